@@ -17,7 +17,7 @@ from gpurbf.solvers.cg import CG
 from gpurbf.solvers.cg.preconditioners import Falkon
 from gpurbf.solvers.cg.stored_h import DeviceH, RecomputedH, StoredH
 from gpurbf.solvers.ridge import Ridge
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from tests.solvers.test_ridge import normal_equations
 
 X, y = load_digits(return_X_y=True)
 X, y, X_test = X[:600].astype(np.uint8), y[:600], X[600:1000].astype(np.uint8)
@@ -26,25 +26,33 @@ GAMMA = 1 / (64 * X.var())
 TIGHT = {"tol": 1e-10, "max_iter": 500}
 
 
-def solved(system, solver):
-    """The last of the iterations."""
+def solved(solver, *given):
+    """The system of a layer, samples and more, and the last of the iterations."""
+    system = solver.system(*given)
     *_, last = solver.iterations(system)
-    return last
+    return system, last
 
 
 def layer_of(C, **options):
     return callers.layer_of(C, GAMMA, **options)
 
 
-def kernel_ridge(K, T, alpha, weights=None, *, intercept=True):
+def kernel_ridge(K, T, alpha, weights=None):
     """V and b of Σ w (t - Kv - b)² + alpha Σw VᵀKV in float64, by the equations of both."""
     n, w = len(K), np.ones(len(K)) if weights is None else weights
     A = np.zeros((n + 1, n + 1))
     A[:n, :n] = K + np.diag(alpha * w.sum() / w)
-    A[:n, n] = A[n, :n] = intercept
-    A[n, n] = not intercept
+    A[:n, n] = A[n, :n] = 1
     solution = np.linalg.solve(A, np.vstack([T, np.zeros((1, T.shape[1]))]))
     return solution[:n], solution[n]
+
+
+def without(rows, K, T, alpha, weights):
+    """Outputs of samples by the kernel ridge of all others, with the λ of all."""
+    rest = np.setdiff1d(np.flatnonzero(weights), rows)
+    same = alpha * weights.sum() / weights[rest].sum()
+    V, b = kernel_ridge(K[np.ix_(rest, rest)], T[rest], same, weights[rest])
+    return K[np.ix_(rows, rest)] @ V + b
 
 
 def gaussian(A, C, gamma=GAMMA):
@@ -68,22 +76,15 @@ def test_outputs_are_those_of_the_direct_solution(intercept, precision, precondi
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6, 1e-9])
 def test_few_centers_that_are_all_samples_are_solved_at_once(alpha):
     """By the factor of their kernel, which also knows what it is to leave a sample out."""
-    layer, n = layer_of(X), len(X)
+    n, some = len(X), np.array([0, 77, len(X) - 1])
     weights = np.random.default_rng(0).integers(1, 4, n).astype(float)
-    system = CG(alpha).system(layer, X, T, weights, np.arange(n))
-    found = solved(system, CG(alpha))
+    _, found = solved(CG(alpha), layer_of(X), X, T, weights, np.arange(n))
     assert found.n_iter <= 2
-    K, some, errors = gaussian(X, X), [0, 77, n - 1], []
-    V, b = kernel_ridge(K, T, alpha, weights)
-    np.testing.assert_allclose(K @ found.weights()[0], K @ V, atol=2e-2)
-    left_out = found.left_out(*found.weights(), np.array(some))
-    for i in some:
-        rest = np.delete(np.arange(n), i)
-        # λ stays what it was with all samples.
-        same = alpha * weights.sum() / weights[rest].sum()
-        V, b = kernel_ridge(K[np.ix_(rest, rest)], T[rest], same, weights[rest])
-        errors.append(np.abs(left_out[some.index(i)] - (K[i, rest] @ V + b)).max())
-    assert max(errors) < 0.05, errors
+    K, (W, b) = gaussian(X, X), found.weights()
+    V, _ = kernel_ridge(K, T, alpha, weights)
+    np.testing.assert_allclose(K @ W, K @ V, atol=2e-2)
+    expected = np.concatenate([without([i], K, T, alpha, weights) for i in some])
+    np.testing.assert_allclose(found.left_out(W, b, some), expected, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("kernel", [True, False])
@@ -97,16 +98,15 @@ def test_landmarks_leave_samples_out_together(kernel, weighted):
     C = A if kernel else A[:200]
     layer = layer_of(C)
     solver = CG(1e-5, preconditioner=100, tol=1e-4, max_iter=1000)
-    system = solver.system(layer, A, targets, weights, np.arange(600) if kernel else None)
-    found, rows = solved(system, solver), np.arange(203, 600, 7)
+    indices = np.arange(600) if kernel else None
+    system, found = solved(solver, layer, A, targets, weights, indices)
     W, b = found.weights()
+    rows = np.arange(203, 600, 7)
     outputs = found.left_out(W, b, rows)
     w, rest = np.ones(600) if weights is None else weights, np.delete(np.arange(600), rows)
     H = layer.activations(A).astype(float)
     if kernel:
-        same = 1e-5 * w.sum() / w[rest].sum()
-        V, c = kernel_ridge(H[np.ix_(rest, rest)], targets[rest], same, w[rest])
-        expected = H[np.ix_(rows, rest)] @ V + c
+        expected = without(rows, H, targets, 1e-5, w)
     else:
         V, c = reference.least_squares(H[rest], targets[rest], system.ridge, w[rest])
         expected = H[rows] @ V + c
@@ -161,7 +161,8 @@ def test_the_ways_to_have_H_agree(kept, kernel, backend):
             assert "made anew" in system.info
         elif kept == "float64" or layer.exact_sums:
             assert f"kept in {kept}" in system.info
-        W, b = solved(system, solver).weights()
+        *_, found = solver.iterations(system)
+    W, b = found.weights()
     H = layer_of(C, backend="numpy", precision="float64").activations(X)
     V, c = kernel_ridge(H, T, 1e-3) if kernel else reference.ridge(H, T, None, 1e-3, True)
     # Rounded to 16 bits, H is another by a tenth of the penalty.
@@ -246,19 +247,13 @@ def test_a_weight_of_two_is_the_sample_twice(n_centers):
 @pytest.mark.parametrize("scale", [1e-6, 1, 1e4])
 def test_left_out_outputs_are_those_without_the_sample_of_any_weight(scale):
     """Light, heavy and none."""
-    rng, rows, rest_of = np.random.default_rng(0), np.arange(25), np.arange(120)
-    weights = scale * rng.exponential(1, 120) ** 3
+    weights = scale * np.random.default_rng(0).exponential(1, 120) ** 3
     weights[:5] = 0
     layer, solver = layer_of(X[:120], precision="float64"), CG(1e-3, **TIGHT)
-    system = solver.system(layer, X[:120], T[:120], weights, rest_of)
-    found, H = solved(system, solver), layer.activations(X[:120])
-    outputs = found.left_out(*found.weights(), rows)
-    for i in rows:
-        rest = np.flatnonzero((weights > 0) & (rest_of != i))
-        w = weights[rest]
-        V, b = kernel_ridge(H[np.ix_(rest, rest)], T[rest], system.ridge / w.sum(), w)
-        expected = H[i, rest] @ V + b
-        np.testing.assert_allclose(outputs[i], expected, atol=1e-7, err_msg=f"{i}, {weights[i]}")
+    _, found = solved(solver, layer, X[:120], T[:120], weights, np.arange(120))
+    H, rows = layer.activations(X[:120]), np.arange(25)
+    expected = np.concatenate([without([i], H, T, 1e-3, weights) for i in rows])
+    np.testing.assert_allclose(found.left_out(*found.weights(), rows), expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("centers", ["few", "unlike", "equal", "more"])
@@ -272,10 +267,8 @@ def test_left_out_outputs_of_few_centers_are_those_of_ridge(centers, weighted, i
     layer = layer_of(C[centers], precision="float64")
     w = rng.exponential(1, 90) ** 3 if weighted else np.ones(90)
     solver = CG(1e-4, fit_intercept=intercept, tol=0.1)
-    found = solved(solver.system(layer, some, T[:90], w), solver)
-    normal = NormalEquations(len(C[centers]), T.shape[1])
-    normal.add(layer, some, T[:90], w)
-    solution = Ridge(1e-4, fit_intercept=intercept).solve(normal)
+    _, found = solved(solver, layer, some, T[:90], w)
+    solution = Ridge(1e-4, fit_intercept=intercept).solve(normal_equations(layer, some, T[:90], w))
     expected = solution.leave_one_out(layer.activations(some), T[:90], w)
     np.testing.assert_allclose(found.left_out(*found.weights(), rows), expected, atol=1e-5)
 
@@ -298,8 +291,7 @@ def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(al
     H, rows = layer.activations(X), np.arange(m, len(X))
     for power in (0, 1, 3):
         w, solver = scale * rng.exponential(1, len(X)) ** power, CG(alpha, **TIGHT)
-        system = solver.system(layer, X, T, w)
-        found = solved(system, solver)
+        system, found = solved(solver, layer, X, T, w)
         W, b = found.weights()
         centred = H - w @ H / w.sum()
         inverse = np.linalg.inv((w[:, None] * centred).T @ centred + system.ridge * np.eye(m))
@@ -332,10 +324,10 @@ def test_a_tolerance_that_16_bits_cannot_reach_is_reached_without_them(alpha):
     V, b = kernel_ridge(K, T, alpha)
     for tol in (1e-2, 1e-4, 1e-6, 1e-10):
         solver = CG(alpha, tol=tol)
-        system = solver.system(layer, A, T, None, np.arange(len(X)))
+        system, found = solved(solver, layer, A, T, None, np.arange(len(X)))
         if tol == CG().tol and layer.exact_sums:
             assert "H kept in 16 bits" in system.info
-        W, c = solved(system, solver).weights()
+        W, c = found.weights()
         # The iteration leaves tol of the residual and rounding five times that at the most.
         errors = K @ W + alpha * len(X) * W + c - T
         assert np.linalg.norm(errors, axis=0).max() < 6 * tol * np.linalg.norm(T, axis=0).max()

@@ -16,7 +16,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.cg import CG
 from gpurbf.solvers.ridge import Ridge
 from gpurbf.solvers.ridge.fixed_point import fixed_point
-from gpurbf.solvers.ridge.normal_equations import NormalEquations
+from tests.solvers.test_ridge import normal_equations
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3000, 8)).astype(np.float32)
@@ -31,8 +31,7 @@ def layer(gamma=0.1, C=X[:300], backend="numba", **options):
 @pytest.mark.parametrize("gamma", [0.1, 1e-2, 1e-3, 1e-4, 1e-5])
 def test_no_ridge_is_raised_over_four_decades_of_gamma(gamma):
     def fitted(precision):
-        normal = NormalEquations(1000, 3, 1e-6)
-        normal.add(layer(gamma, X[:1000], precision=precision), X, T, None)
+        normal = normal_equations(layer(gamma, X[:1000], precision=precision), X, T, alpha=1e-6)
         return normal.grid, Ridge(1e-6).solve(normal).W
 
     grid, W = fitted("auto")  # a warning would be an error
@@ -43,9 +42,7 @@ def test_no_ridge_is_raised_over_four_decades_of_gamma(gamma):
 
 
 def test_the_grid_is_found_from_the_centers_alone():
-    one, other = NormalEquations(300, 3, 1e-6), NormalEquations(300, 3, 1e-6)
-    one.add(layer(), X, T, None)
-    other.add(layer(), X[-10:], T[-10:], None)
+    one, other = (normal_equations(layer(), X[i:], T[i:], alpha=1e-6) for i in (0, -10))
     assert one.grid == other.grid is not None
     np.testing.assert_array_equal(one.shift, other.shift)
     np.testing.assert_array_equal(one.shift, one.shift.astype(np.float32))
@@ -60,9 +57,7 @@ def test_what_would_round_too_much_is_summed_in_floats():
         (layer(), 1e-6, few_heavy.max(), few_heavy.mean()),
     ):
         assert fixed_point(hidden, alpha, 1.0, *weights) is None
-    normal = NormalEquations(300, 3, 0.0)
-    normal.add(layer(), X, T, None)
-    assert normal.grid is None
+    assert normal_equations(layer(), X, T).grid is None
 
 
 def test_outliers_that_no_center_tells_of_are_summed_exactly():
@@ -71,8 +66,7 @@ def test_outliers_that_no_center_tells_of_are_summed_exactly():
     far[::100] += 30
     hidden, sums = layer(1e-4), []
     for order in (np.arange(3000), RNG.permutation(3000)):
-        normal = NormalEquations(300, 3, 1e-6)
-        normal.add(hidden, far[order], T[order], None)
+        normal = normal_equations(hidden, far[order], T[order], alpha=1e-6)
         sums.append(Ridge(1e-6).solve(normal).W)
     assert np.abs(hidden.activations(far) - normal.shift).max() > 32767 * normal.grid.step
     np.testing.assert_array_equal(*sums)
@@ -81,8 +75,7 @@ def test_outliers_that_no_center_tells_of_are_summed_exactly():
 def test_leave_one_out_is_of_the_samples_as_they_were_summed():
     # With as many centers as samples a leverage is nearly 1: rounding apart would be all there is.
     C = np.arange(300)
-    normal = NormalEquations(300, 3, 1e-6)
-    normal.add(layer(0.01), X[C], T[C], None)
+    normal = normal_equations(layer(0.01), X[C], T[C], alpha=1e-6)
     assert normal.grid is not None
     summed = normal.summed(layer(0.01).activations(X[C]))
     left = Ridge(1e-6).solve(normal).leave_one_out(summed, T[C])

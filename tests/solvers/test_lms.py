@@ -9,6 +9,10 @@ from gpurbf.layer.backends.numba.packing import aligned
 from gpurbf.solvers.lms import LMS, DivergenceError, lms_rows
 from tests import reference
 
+RNG = np.random.default_rng(3)
+X, T = RNG.standard_normal((300, 5)), np.eye(3)[RNG.integers(0, 3, 300)]
+LAYER = layer_of(X[:40], 0.3, backend="numpy")
+
 
 def problem(b, m, k, dtype=np.float64, seed=0):
     rng = np.random.default_rng(seed)
@@ -54,12 +58,6 @@ def test_a_weight_loses_no_digits_where_activations_are_small():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def layer_and_data(n=300, m=40):
-    rng = np.random.default_rng(3)
-    X = rng.standard_normal((n, 5))
-    return layer_of(X[:m], 0.3, backend="numpy"), X, np.eye(3)[rng.integers(0, 3, n)]
-
-
 @pytest.mark.parametrize("rate", [0.1, None])
 @pytest.mark.parametrize("megabytes", [256, 0.2])
 @pytest.mark.parametrize("samples", [True, False], ids=["samples", "no samples"])
@@ -67,27 +65,24 @@ def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory(
     megabytes, rate, samples
 ):
     """Centers that are no samples start from zero."""
-    layer, X, T = layer_and_data()
     order = np.random.default_rng(0).permutation(len(X))
-    H, start = layer.activations(X)[order], T[:40] if samples else None
+    H, start = LAYER.activations(X)[order], T[:40] if samples else None
     safe = 1 / np.square(H).sum(axis=1).max()
     expected = reference.lms(H, T[order], T[:40] * samples, rate or safe, 4)
     with config_context(memory=megabytes):
-        W = LMS(rate, n_epochs=4).train(layer, X, T, None, start=start, order=order)
+        W = LMS(rate, n_epochs=4).train(LAYER, X, T, None, start=start, order=order)
     np.testing.assert_allclose(W, expected, rtol=1e-10)
 
 
 def test_a_learning_rate_that_is_too_high_is_an_error_that_says_so():
-    layer, X, T = layer_and_data()
     with pytest.raises(DivergenceError, match="learning_rate=50 is too high"):
-        LMS(50.0, n_epochs=20).train(layer, X, T, None)
+        LMS(50.0, n_epochs=20).train(LAYER, X, T, None)
     assert issubclass(DivergenceError, ValueError)
 
 
 def test_the_weights_after_each_epoch_are_those_of_so_many_epochs():
-    layer, X, T = layer_and_data()
-    for n_epochs, W in enumerate(LMS(0.1, n_epochs=3).epochs(layer, X, T, None), 1):
-        assert np.array_equal(W, LMS(0.1, n_epochs=n_epochs).train(layer, X, T, None))
+    for n_epochs, W in enumerate(LMS(0.1, n_epochs=3).epochs(LAYER, X, T, None), 1):
+        assert np.array_equal(W, LMS(0.1, n_epochs=n_epochs).train(LAYER, X, T, None))
     assert n_epochs == 3
 
 

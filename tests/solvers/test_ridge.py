@@ -16,33 +16,35 @@ X, C = RNG.normal(size=(90, 6)), RNG.normal(size=(25, 6))
 T, w = RNG.normal(size=(90, 3)), RNG.random(90)
 
 
+def normal_equations(layer, X, T, weights=None, alpha=0.0):
+    """The sums of these samples for a ridge of at least alpha."""
+    normal = NormalEquations(len(layer.centers), T.shape[1], alpha)
+    normal.add(layer, X, T, weights)
+    return normal
+
+
 def solve(weights, intercept):
-    normal = NormalEquations(len(C), T.shape[1])
-    normal.add(layer_of(C, backend="numpy"), X, T, weights)
+    normal = normal_equations(layer_of(C, backend="numpy"), X, T, weights)
     return Ridge(1e-3, fit_intercept=intercept).solve(normal)
-
-
-@pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("weights", [None, w])
-def test_weights_are_those_of_the_definition(intercept, weights):
-    H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
-    W, b = reference.ridge(H, T, weights, 1e-3, intercept)
-    solution = solve(weights, intercept)
-    np.testing.assert_allclose(solution.W, W, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(solution.intercept, b, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("weights", [None, w, 10 * w], ids=["equal", "light", "heavy"])
 @pytest.mark.parametrize("centers", [{}, {0: 3, 89: 24}], ids=["no centers", "centers"])
-def test_leave_one_out_is_what_leaving_out_gives(intercept, weights, centers):
+def test_weights_are_those_of_the_definition_and_leave_one_out_what_leaving_out_gives(
+    intercept, weights, centers
+):
     """Leaving out all of a sample's weight, and the center that it is."""
     H = reference.hidden(X, C, "euclidean", "gaussian", 0.1)
     v = np.ones(90) if weights is None else weights
     # Leaving a row out must not change the penalty.
     penalty = reference.penalty(H, 1e-3, v, intercept)
     own = OwnCenters(np.array([*centers]), np.eye(25)[:, [*centers.values()]]) if centers else None
-    outputs = solve(weights, intercept).leave_one_out(H, T, weights, own)
+    solution = solve(weights, intercept)
+    W, b = reference.least_squares(H, T, penalty, v, intercept)
+    np.testing.assert_allclose(solution.W, W, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(solution.intercept, b, rtol=1e-8, atol=1e-8)
+    outputs = solution.leave_one_out(H, T, weights, own)
     for i in (0, 17, 89):
         kept = np.delete(np.arange(90), i)
         A = np.delete(H, [centers[i]] if i in centers else [], axis=1)
