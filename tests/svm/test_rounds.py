@@ -43,11 +43,6 @@ def fitted(X, n_jobs=1, **options):
     return [model.support_, model.dual_coef_, model.intercept_, model.n_iter_]
 
 
-def same_bits(found, expected):
-    for a, b in zip(found, expected, strict=True):
-        assert np.array_equal(a, b)
-
-
 @pytest.mark.filterwarnings("ignore:Solver terminated early")
 @pytest.mark.parametrize(
     ("X", "options", "outcome"),
@@ -67,14 +62,14 @@ def test_the_bits_are_those_of_rounds_in_python(X, options, outcome, outcomes, m
     compiled = fitted(X, **options)
     assert outcome in outcomes
     monkeypatch.setattr(pairs.PairsSolver, "_needs_no_help", lambda self: False)
-    same_bits(compiled, fitted(X, **options))
+    np.testing.assert_equal(compiled, fitted(X, **options))
 
 
 def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     expected, draws = fitted(X := numbers()), np.random.default_rng(0)
     calls = len(outcomes)
     monkeypatch.setattr(pairs.PairsSolver, "_needs_no_help", lambda self: draws.random() < 0.5)
-    same_bits(fitted(X), expected)
+    np.testing.assert_equal(fitted(X), expected)
     assert calls < len(outcomes) < 2 * calls
 
 
@@ -109,7 +104,7 @@ def test_pairs_that_share_a_class_run_at_a_time_with_the_same_bits(monkeypatch):
     monkeypatch.setattr(pairs.Schedule, "take", taken)
     monkeypatch.setattr(threads, "_cores", lambda: 8)
     monkeypatch.setattr(threads, "_own_limit", lambda cores: 8)
-    same_bits(fitted(X, n_jobs=None), expected)
+    np.testing.assert_equal(fitted(X, n_jobs=None), expected)
     assert max(running) > 2  # of four classes
 
 

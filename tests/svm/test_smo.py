@@ -77,17 +77,15 @@ def kind(request):
     return request.param
 
 
-def solve(
-    K, starts, C, kind=Matrix, *, tol=1e-3, max_iter=-1, cache_bytes=1e9, rounding=0.0, **hooks
-):
+def solve(K, starts, C, kind=Matrix, *, rounding=0.0, **options):
     kernel = kind(K)
     noise = rounding * np.random.default_rng(0).normal(size=K.shape)
     kernel.rounding, kernel.blurred = rounding, noise + noise.T
     bounds = np.broadcast_to(C, len(K)).astype(float)
-    hooks = {"stepped": lambda *_: False, "solved": lambda *_: False} | hooks
-    options = {"tol": tol, "max_iter": max_iter, "cache_bytes": cache_bytes}
+    hooks = {"stepped": lambda *_: False, "solved": lambda *_: False}
+    options = {"tol": 1e-3, "max_iter": -1, "cache_bytes": 1e9} | hooks | options
     names = list(combinations(range(len(starts) - 1), 2))
-    return PairsSolver(kernel, starts, bounds, names, **options, **hooks).solve(), kernel
+    return PairsSolver(kernel, starts, bounds, names, **options).solve(), kernel
 
 
 def judged(K, starts, C, solutions):
@@ -178,8 +176,7 @@ def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, m
     solutions, kernel = solve(K, starts, 10.0, Asked, cache_bytes=cache_bytes)
     # Pairs share the rows that there is room for.
     assert np.sign(kernel.asked - enough.asked) == (cache_bytes == 1)
-    for solution, same in zip(solutions, expected):
-        assert np.array_equal(solution.beta, same.beta)
+    np.testing.assert_equal([found.beta for found in solutions], [one.beta for one in expected])
 
 
 def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkeypatch):
