@@ -72,7 +72,7 @@ def emulated(behind_library):
 
 @pytest.mark.slow
 def test_layers_pass_their_tests_with_the_machine_code_for_amx(emulated):
-    chosen = "(amx or numba or same_bits or split or overflow) and not (cuda or i8mm or dotprod)"
+    chosen = "(amx or numba or split or overflow) and not (cuda or i8mm or dotprod)"
     done = emulated(
         # faulthandler would take the signal.
         *("-m", "pytest", "-q", "-p", "pretend", "-p", "no:faulthandler", "-p", "no:cacheprovider"),
