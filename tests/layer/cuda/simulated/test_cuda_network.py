@@ -17,7 +17,6 @@ from gpurbf.svm import _cuda_smo_kernels, cuda_check
 from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
     test_a_sample_at_its_center_has_distance_zero,
     test_an_offset_costs_no_digits,
-    test_callable_profile_gets_squared_distances,
     test_every_shape_and_consumer,
     test_float64_is_float64_from_the_samples_on,
     test_outputs_are_the_definition,
