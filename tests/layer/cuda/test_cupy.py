@@ -3,13 +3,12 @@
 import pickle
 import sys
 import types
-from functools import partial
 
 import numpy as np
 import pytest
 import reference
 import standin
-from callers import outputs
+from callers import answers, outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from standin import GAUSSIAN
@@ -156,11 +155,10 @@ def test_what_is_given_on_the_device_is_answered_there(cupy, name):
     weight = np.linspace(1, 2, len(y))
     here.fit(X, y, weight)
     there.fit(cupy.asarray(X), cupy.asarray(y), cupy.asarray(weight))
-    methods = ("transform", "predict", "decision_function", "predict_proba")
-    for method in filter(partial(hasattr, here), methods):
-        expected, got = getattr(here, method)(new), getattr(there, method)(cupy.asarray(new))
-        assert isinstance(expected, np.ndarray) and isinstance(got, cupy.ndarray), method
-        np.testing.assert_array_equal(got.get(), expected)
+    found = answers(there, cupy.asarray(new))
+    for method, expected in answers(here, new).items():
+        assert isinstance(expected, np.ndarray) and isinstance(found[method], cupy.ndarray), method
+        np.testing.assert_array_equal(found[method].get(), expected)
 
 
 def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):

@@ -135,8 +135,7 @@ def test_rows_are_moved_padded_and_summed(both, x, dtype, terms, parts):
         given = (xp.asarray(A), xp.asarray(shift), distance.Coefficients(1, 2, 3))
         cupy_kernels.move_rows(xp, *given, packed, row_terms, parts)
         results.append((packed.get(), row_terms.get()))
-    for got, expected in zip(results[1], results[0]):
-        np.testing.assert_array_equal(got, expected)
+    np.testing.assert_equal(results[1], results[0])
     values = A.astype(float) - by
     np.testing.assert_array_equal(results[1][1], (values**2 + 2 * values).sum(axis=1) + 3)
 
