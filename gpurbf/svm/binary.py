@@ -177,20 +177,18 @@ class BinarySolver:
         FloatingPointError
             If the kernel or the coefficients are not finite.
         """
-        if isinstance(self.kernel, MatrixPair) and len(self.y) <= MAX_SINGLE_SET:
-            violation = self.whole(self.kernel)
-        else:
-            violation = self.by_working_sets()
-        violation = self.judged(violation)
+        # Pairs that have begun are their own working set, on a ready matrix.
+        violation = self.judged(self.by_working_sets() if self.begun is None else self.whole())
         intercept, objective, gap = smo_kernels.kkt_summary(self.beta, self.f, self.y, self.C)
         done = violation < self.tol
         return Solution(self.beta, intercept, self.steps, violation, objective, gap, done)
 
-    def whole(self, kernel: MatrixPair) -> float:
+    def whole(self) -> float:
         """Step with all samples as the working set, until rounding of K does not matter either.
 
         Returns the violation, as `by_working_sets` does.
         """
+        kernel: Any = self.kernel
         while True:
             before = self.beta.copy() if self.kernel.rounding else self.beta
             violation = self._on_matrix(kernel)
@@ -199,7 +197,7 @@ class BinarySolver:
             if violation >= self.tol or self._trusted(self.tol):
                 return violation
             self._evaluate()
-            if self.evaluated == _MAX_EVALUATIONS:
+            if self._wide:
                 n = len(self.f)
                 K = self.kernel.block(np.arange(n), slice(0, n), wide=True)
                 kernel = MatrixPair(K, self.kernel.diagonal, slice(0, n), slice(n, n))
@@ -232,102 +230,111 @@ class BinarySolver:
 
     def by_working_sets(self) -> float:
         """Solve working sets until no pair of samples violates by tol, or no step is possible."""
-        sets, plane = _Sets(self.numbers, self.kernel.rounds), TwoStep(self.numbers)
+        self.rounds, self.plane = self.kernel.rounds, TwoStep(self.numbers)
+        self.size = working_set_size(len(self.y))
+        # The members of the last set, begin and end of those that were new in it, and how many of
+        # them have their kernel in the block of compiled rounds.
+        self.last: tuple[np.ndarray, int, int, int] = np.empty(0, np.intp), 0, 0, 0
+        # The number of sets so far, and of members that the last one changed.
+        self.sets = self.changed = 0
+        self.creeping = False
         while True:
-            rounds = sets.rounds if self.evaluated < _MAX_EVALUATIONS else None
+            rounds = None if self._wide else self.rounds
             compiled = rounds is not None and self.kernel.keeping and rounds.needs_no_help()
-            violation = (self._compiled_rounds if compiled else self._round)(sets, plane)
+            violation = self._compiled_rounds() if compiled else self._round()
             if violation is not None:
                 return violation
-            if sets.creeping:
-                sets.rounds = None
-                self._go_ahead(plane, int(_MAX_ROWS_AHEAD * sets.changed))
+            if self.creeping:
+                self.rounds = None  # no more compiled rounds
+                self._go_ahead(int(_MAX_ROWS_AHEAD * self.changed))
 
-    def _compiled_rounds(self, sets: _Sets, plane: TwoStep) -> float | None:
+    def _note(self, steps: int, changed: int) -> None:
+        """Note steps inside the last set and how many members it changed."""
+        self.changed = changed
+        creeping = steps >= smo_kernels.CREEPING_STEPS_PER_MEMBER * self.size
+        self.creeping = creeping or self.sets >= smo_kernels.CREEPING_SETS
+
+    def _compiled_rounds(self) -> float | None:
         """Rounds in one compiled call on this thread; the violation if the problem has ended."""
         rounding = ROUNDING_DEVIATIONS * self.kernel.rounding / MAX_ROUNDING_PART
-        limits = self.tol, rounding, sets.size, self.max_iter
-        state = self.steps, sets.count, self.squares, *sets.last
-        outcome, (violation, inside, values), state = sets.rounds.run(
+        limits = self.tol, rounding, self.size, self.max_iter
+        state = self.steps, self.sets, self.squares, *self.last
+        outcome, (violation, inside, values), state = self.rounds.run(
             self.kernel, self.numbers, limits, state
         )
-        self.steps, sets.count, self.squares, *last, changed, _, _ = state
+        self.steps, self.sets, self.squares, *last, changed, _, _ = state
         # Before steps ahead, which end compiled rounds, each set adds a point.
-        sets.last, plane.added = tuple(last), sets.count
+        self.last, self.plane.added = tuple(last), self.sets
         if outcome == round_kernels.STEP:
-            K = sets.rounds.block(len(values[0]))
-            return self._step(sets, plane, K, violation, values, inside)
+            K = self.rounds.block(len(values[0]))
+            return self._step(K, violation, values, inside)
         if outcome == round_kernels.LOOK:
-            sets.rounds = None
+            self.rounds = None
             return violation if violation < self.tol and self._trusted(self.tol) else None
-        sets.note(0, len(changed))  # fewer steps than members, or Python would have made them
+        self._note(0, len(changed))  # fewer steps than members, or Python would have made them
         self.check(self.steps, np.inf)  # single sets are not reported, but all pairs may be stopped
         return None
 
-    def _round(self, sets: _Sets, plane: TwoStep) -> float | None:
+    def _round(self) -> float | None:
         """A round for any backend, on all free threads; the violation if it was the last one."""
-        members, begin, end, ready = sets.last
+        members, begin, end, ready = self.last
         violation, members, begin, end, values = working_set_kernels.next_set(
-            self.beta, self.f, self.low, self.high, self.kernel.diagonal, sets.scratch, members,
-            end == len(members), sets.size, self.tol,
+            self.beta, self.f, self.low, self.high, self.kernel.diagonal, self.numbers[6:8],
+            members, end == len(members), self.size, self.tol,
         )  # fmt: skip
         if violation != violation:
             raise FloatingPointError("not finite")
         if not self._trusted(max(violation, self.tol)):
             self._evaluate()
-            plane.forget()
+            self.plane.forget()
             return None
         steps = self.steps
         if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
             return violation
-        sets.last = members, begin, end, 0
+        self.last = members, begin, end, 0
         fresh = slice(0, len(members)) if ready else slice(begin, end)
-        K = self.kernel.block(members, fresh, self.evaluated >= _MAX_EVALUATIONS)
-        return self._step(sets, plane, K, violation, values, 0)
+        K = self.kernel.block(members, fresh, self._wide)
+        return self._step(K, violation, values, 0)
 
-    def _step(
-        self, sets: _Sets, plane: TwoStep, K: Any, violation: float, values: Any, begun: int
-    ) -> float | None:
+    def _step(self, K: Any, violation: float, values: Any, begun: int) -> float | None:
         """Step inside the last set, after ``begun`` steps; the violation if no step is possible."""
-        before, members = self.steps - begun, sets.last[0]
+        before, members = self.steps - begun, self.last[0]
         usual, creeping = smo_kernels.INNER_TOLERANCE, smo_kernels.CREEPING_TOLERANCE
-        goal = max(self.tol, (creeping if sets.creeping else usual) * violation)
+        goal = max(self.tol, (creeping if self.creeping else usual) * violation)
         self._inner(all_rows(K), values, goal, since=begun)
         if self.steps == before:
             return violation
         changed, change, squares = working_set_kernels.scatter(members, values[3], self.beta)
-        self._subtract(changed, change, squares, self.f)
-        plane.add(self.beta, self.f)
-        sets.count += 1
-        sets.note(self.steps - before, len(changed))
+        self.kernel.subtract(changed, change, self.f, self._wide)
+        self.squares += squares
+        self.plane.add(self.beta, self.f)
+        self.sets += 1
+        self._note(self.steps - before, len(changed))
         return None
 
-    def _subtract(
-        self, members: np.ndarray, change: np.ndarray, squares: float, f: np.ndarray
-    ) -> None:
-        """``f -= change @ K[members]``; the squares of changes are summed, for the error of f."""
-        self.kernel.subtract(members, change, f, wide=self.evaluated >= _MAX_EVALUATIONS)
-        self.squares += squares
-
-    def _go_ahead(self, plane: TwoStep, most: int) -> None:
+    def _go_ahead(self, most: int) -> None:
         """Go on where the last two changes lead, if that point is better and takes few rows."""
-        ahead = plane.ahead(self.low, self.high, most)
+        ahead = self.plane.ahead(self.low, self.high, most)
         if ahead is None:
             return
         point, members, change = ahead
-        self._subtract(members, change, float(change @ change), point[1])
+        self.kernel.subtract(members, change, point[1], self._wide)
+        self.squares += float(change @ change)
         # The difference of two objectives would be lost in rounding.
-        gain, square = smo_kernels.objective_gain(plane.point(0), point)
+        gain, square = smo_kernels.objective_gain(self.plane.point(0), point)
         if gain > 0:
             self.beta[:], self.f[:] = point
             self.squares += square
-            plane.add(self.beta, self.f)
+            self.plane.add(self.beta, self.f)
+
+    @property
+    def _wide(self) -> bool:
+        """Whether all values are float64 from now on."""
+        return self.evaluated >= _MAX_EVALUATIONS
 
     def _trusted(self, violation: float) -> bool:
         """Whether rounding of kernel values has moved f by little compared with the violation."""
-        if self.evaluated >= _MAX_EVALUATIONS:
-            return True
-        return rounding_is_small(self.kernel.rounding, self.squares, violation)
+        return self._wide or rounding_is_small(self.kernel.rounding, self.squares, violation)
 
     def judged(self, violation: float) -> float:
         """The violation where steps have ended, from f in float64 if rounding may have moved it."""
@@ -397,27 +404,6 @@ class BinarySolver:
                 return violation, True
             if self.steps == last:
                 return violation, False
-
-
-class _Sets:
-    """The working sets so far.
-
-    ``last`` holds the members of the last set, begin and end of those that were new in it, and how
-    many of them have their kernel in the block of compiled ``rounds`` (None: none is to follow).
-    """
-
-    def __init__(self, numbers: np.ndarray, rounds: Any) -> None:
-        self.rounds = rounds
-        self.size, self.scratch = working_set_size(numbers.shape[1]), numbers[6:8]
-        self.last: tuple[np.ndarray, int, int, int] = np.empty(0, np.intp), 0, 0, 0
-        self.count = self.changed = 0
-        self.creeping = False
-
-    def note(self, steps: int, changed: int) -> None:
-        """Note steps inside the last set and how many members it changed."""
-        self.changed = changed
-        creeping = steps >= smo_kernels.CREEPING_STEPS_PER_MEMBER * self.size
-        self.creeping = creeping or self.count >= smo_kernels.CREEPING_SETS
 
 
 class TwoStep:
