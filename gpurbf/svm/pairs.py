@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain, pairwise
@@ -168,6 +168,8 @@ class PairsSolver:
     sizes : ndarray, optional
         Sizes of all classes of the whole problem, if the kernel has only a part of them, which is
         to be solved in the same way.
+    numbers : sequence of int, optional
+        Numbers of the pairs for ``stepped`` and ``solved``, by default their places in ``pairs``.
     """
 
     kernel: KernelRows
@@ -181,6 +183,7 @@ class PairsSolver:
     stepped: Callable[[int, int, float], bool] | None
     solved: Callable[[int, Solution], bool]
     sizes: np.ndarray | None = None
+    numbers: Sequence[int] = range(sys.maxsize)
 
     def solve(self) -> list[Solution]:
         """The solutions, in the order of the pairs."""
@@ -198,25 +201,10 @@ class PairsSolver:
         K = _matrix(kernel, self.cache_bytes, sizes)
         if K is None and (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
             return self._solve_by_groups(groups)
-        workers, total, self.keeping = 1, 0.0, set()  # pairs that keep rows, whatever the threads
-        self.capacity: int | None = None  # see `CachedPair`
-        if K is None:
-            most = kernel.free_bytes() / 4
-            least = min(self.cache_bytes, most)
-            self.keeping = {(a, b) for a, b in pairs if keeps_rows(kernel, own[a] + own[b], least)}
-            self.capacity = rows_in_doubt(kernel, sizes, least)
-            # A profile hands out pairs for more threads than there are, which need no memory.
-            total, planned = (
-                min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), most)
-                for threads in (thread_limit(), planned_threads())
-            )
-            workers = _at_once(kernel, own, pairs, planned)
-        in_use = 2 * min(workers, thread_limit()) if self.keeping else 0
-        self.budget = Budget([int(own[c]) for c in set(chain(*self.keeping))], total, in_use)
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
-        self.schedule = Schedule(pairs, len(own), self.budget.parked)
         if K is not None:
+            self.schedule = Schedule(pairs, len(own), lambda _: 0)
             tasks = _tasks(own, pairs)
             if len(K) < _MIN_THREADED:
                 for numbers in tasks:
@@ -226,14 +214,27 @@ class PairsSolver:
                     lambda i: self.solve_on_matrix(K, tasks[i]), len(tasks), stop=self.schedule.stop
                 )
             return self.solutions
-        memory = kernel.xp.empty(self.budget.size, np.float32)
+        most = kernel.free_bytes() / 4
+        least = min(self.cache_bytes, most)
+        # Pairs that keep rows, whatever the threads.
+        self.keeping = {(a, b) for a, b in pairs if keeps_rows(kernel, own[a] + own[b], least)}
+        self.capacity = rows_in_doubt(kernel, sizes, least)  # see `CachedPair`
+        # A profile hands out pairs for more threads than there are, which need no memory.
+        total, planned = (
+            min(self.cache_bytes * max(1, threads / _THREADS_PER_CACHE), most)
+            for threads in (thread_limit(), planned_threads())
+        )
+        workers = _at_once(kernel, own, pairs, planned)
+        in_use = 2 * min(workers, thread_limit()) if self.keeping else 0
+        self.budget = Budget([int(own[c]) for c in set(chain(*self.keeping))], total, in_use)
+        self.schedule = Schedule(pairs, len(own), self.budget.parked)
+        self.memory = kernel.xp.empty(self.budget.size, np.float32)
         compiled = kernel.tiles is not None and self.stepped is None
         self._idle_rounds = [
             Rounds(kernel.tiles, self._needs_no_help) if compiled else None for _ in range(workers)
         ]
         try:
-            task = functools.partial(self.solve_next_in_blocks, memory)
-            parallel_for(task, len(pairs), workers, stop=self.schedule.stop)
+            parallel_for(self.solve_next_in_blocks, len(pairs), workers, stop=self.schedule.stop)
         finally:
             # Caches and budget refer to each other: a cycle would wait for the garbage collector.
             self.budget.clear()
@@ -246,8 +247,9 @@ class PairsSolver:
             numbers.setdefault(frozenset(groups[list(pair)]), []).append(p)
         found: dict[int, Solution] = {}
         for both, own in numbers.items():
-            classes = np.flatnonzero(np.isin(groups, list(both)))
-            found.update(zip(own, self._part(classes, own).solve()))
+            part = self._part(np.flatnonzero(np.isin(groups, list(both))), own)
+            found.update(zip(own, part.solve()))
+            self.max_iter = part.max_iter  # 0 if `solved` has ended all that had not begun
         return [found[p] for p in range(len(self.pairs))]
 
     def _part(self, classes: np.ndarray, own: list[int]) -> PairsSolver:
@@ -255,24 +257,13 @@ class PairsSolver:
         begins, ends = self.starts[classes], self.starts[classes + 1]
         samples = np.concatenate([np.arange(*span) for span in zip(begins, ends)])
         pairs = np.searchsorted(classes, [self.pairs[p] for p in own]).tolist()
-
-        def stepped(q: int, steps: int, violation: float) -> bool:
-            return self.stepped is not None and self.stepped(own[q], steps, violation)
-
-        def solved(q: int, solution: Solution) -> bool:
-            ended = self.solved(own[q], solution)
-            if ended:
-                self.max_iter = 0
-            return ended
-
         return replace(
             self,
             kernel=self.kernel.part(samples, self.max_iter > 0),
             starts=np.concatenate([[0], np.cumsum(ends - begins)]),
             C=self.C[samples],
             pairs=[(a, b) for a, b in pairs],
-            stepped=self.stepped and stepped,
-            solved=solved,
+            numbers=own,
         )
 
     def solve_on_matrix(self, K: np.ndarray, numbers: list[int]) -> None:
@@ -299,23 +290,23 @@ class PairsSolver:
                     now = beta, f, steps
                     self._solve(p, MatrixPair(K, kernel.diagonal, *pair, kernel), most, now)
 
-    def solve_next_in_blocks(self, memory: Any, _: int) -> None:
+    def solve_next_in_blocks(self, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
         with suppress(Stopped):
             if (p := self.schedule.take()) is None:
                 return
             with self.kernel.allocator():
                 if self.pairs[p] in self.keeping:
-                    self._solve_with_rows(p, memory)
+                    self._solve_with_rows(p)
                 else:
                     a, b = (self.classes[c] for c in self.pairs[p])
                     self._solve(p, EvaluatedPair(self.kernel, a, b), self.max_iter)
             self.schedule.release(p)
 
-    def _solve_with_rows(self, p: int, memory: Any) -> None:
+    def _solve_with_rows(self, p: int) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
         a, b = caches = [
-            self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, memory)
+            self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, self.memory)
             for c in self.pairs[p]
         ]
         rounds = self._idle_rounds.pop()
@@ -341,13 +332,13 @@ class PairsSolver:
 
     def _end(self, p: int, solution: Solution) -> None:
         self.solutions[p] = solution
-        if self.solved(p, solution):
+        if self.solved(self.numbers[p], solution):
             self.max_iter = 0  # of pairs that have not begun
 
     def _check(self, p: int, steps: int, violation: float) -> bool:
         if self.schedule.stopped:
             raise Stopped
-        return self.stepped is not None and self.stepped(p, steps, violation)
+        return self.stepped is not None and self.stepped(self.numbers[p], steps, violation)
 
 
 class Stopped(Exception):
