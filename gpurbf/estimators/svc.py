@@ -330,7 +330,8 @@ class SVC(
         with limited(self.n_jobs):
             models = self._train(X, codes, weights, C, progress)
             support = models.support if used is None else used[models.support]
-            vectors = None if self._given() else rows_of(X, models.support, np.float64)
+            none = np.empty((0, 0))
+            vectors = none if self._given() else rows_of(X, models.support, np.float64)
             self._keep(support, vectors, models)
             if more:
                 self._probA, self._probB = self._fit_sigmoids(X, codes, weights, progress)
@@ -459,10 +460,7 @@ class SVC(
         self._n_support = models.n_support.astype(np.int32)
         intercepts = np.array([solution.intercept for solution in solutions])
         self._set_coefficients(models.dual_coef, intercepts)
-        if vectors is None:
-            self.support_vectors_ = np.empty((0, 0))
-        else:
-            self.support_vectors_ = vectors.astype(np.float64, copy=False)
+        self.support_vectors_ = vectors.astype(np.float64, copy=False)
         self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)
         self.violation_ = np.array([solution.violation for solution in solutions])
         self.dual_gap_ = np.array([solution.gap for solution in solutions])
@@ -730,29 +728,19 @@ class SVC(
 
     def _outputs(self, X: Any) -> np.ndarray:
         """Outputs of the pairs (N, n_pairs), positive for the first class of the pair."""
-        check_is_fitted(self)
-        X = self._check_samples(X)
-        self._check_room(X, len(self._intercept_))
-        return self._pair_outputs(X)
+        return self._pair_outputs(self._check_samples(X, len(self._intercept_)))
 
     def _answers(self, X: Any, n_columns: int, answer: Callable[[Any], Any]) -> Any:
         """Answers to the outputs of the pairs, which are made and given up block by block.
 
         ``answer`` returns a row, of so many columns, for each row of outputs.
         """
-        X = self._check_samples(X)
-        self._check_room(X, n_columns)
+        X = self._check_samples(X, n_columns)
         most = working_bytes() / (4 * _BYTES_PER_OUTPUT * len(self._intercept_))
         step = max(_LEAST_ROWS, int(most))  # gen_batches of scikit-learn takes as long as a sample
         starts = range(0, max(1, X.shape[0]), step)
         found = [answer(self._pair_outputs(X[start : start + step])) for start in starts]
         return found[0] if len(found) == 1 else library(found[0]).concatenate(found)
-
-    @staticmethod
-    def _check_room(X: Any, n_columns: int) -> None:
-        if not is_resident(X):
-            shape, cure = (X.shape[0], n_columns), "predict fewer samples at a time"
-            check_result(shape, np.dtype(np.float64), "outputs", cure, copies=2)
 
     @staged("back and evaluate", "scores")
     def _pair_outputs(self, X: Any) -> Any:
@@ -767,7 +755,8 @@ class SVC(
         check_finite(self, X, outputs=outputs)
         return outputs
 
-    def _check_samples(self, X: Any) -> Any:
+    def _check_samples(self, X: Any, n_columns: int) -> Any:
+        """Validate samples, and check that there is room for so many columns of outputs."""
         if callable(self._fitted_kernel):
             X = self._call_kernel(X)
         else:
@@ -783,6 +772,9 @@ class SVC(
             )
         if not self._given() and self._n_support.sum() != self.support_vectors_.shape[0]:
             raise ValueError(f"The internal representation of {type(self).__name__} was altered")
+        if not is_resident(X):
+            shape, cure = (X.shape[0], n_columns), "predict fewer samples at a time"
+            check_result(shape, np.dtype(np.float64), "outputs", cure, copies=2)
         return X
 
     def _prepared(self) -> _Prepared:
