@@ -16,7 +16,7 @@ _i64 = ir.IntType(64)
 
 def operations_a_step(name):
     """Multiplications and additions (or differences and additions) in one step of the loop."""
-    layout = microkernel_table.layout_of(name)
+    layout = microkernel_table.LAYOUTS[name]
     return 2 * layout.rows * layout.panels * LANES * layout.x_group
 
 

@@ -18,8 +18,6 @@ from gpurbf.layer.backends.numba.microkernels import (
     KINDS,
     LANES,
     OPERATIONS,
-    build,
-    compile_for,
 )
 from gpurbf.profiling import machine
 from gpurbf.runtime import cpu
@@ -180,12 +178,7 @@ def written(name):
     arguments = [word] * (7 if kind.listed and name in KINDS else 6)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     builder = ir.IRBuilder(function.append_basic_block())
-    compile_for(builder, kind.target)
-    if name in matvec_kernels.KINDS:
-        matvec_kernels.build(builder, kind, *function.args)
-    else:
-        x, *rest = function.args
-        build(builder, kind, x, *([] if kind.listed else [word(0)]), *rest)
+    microkernel_table.write(builder, name, *function.args)
     builder.ret_void()
     return str(module)
 

@@ -19,13 +19,7 @@ import numpy as np
 from gpurbf.layer.backends.numba.consumers import CHUNK
 from gpurbf.layer.backends.numba.microkernels import BLOCK
 from gpurbf.runtime.jit.caching import cached
-from gpurbf.runtime.jit.llvm import (
-    call_at,
-    clear_bytes,
-    copy_bytes,
-    pointer,
-    words,
-)
+from gpurbf.runtime.jit.llvm import call_at, clear_bytes, copy_bytes, pointer, words
 
 
 class LayerWords(NamedTuple):

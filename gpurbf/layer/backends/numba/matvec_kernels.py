@@ -19,8 +19,6 @@ pairs of its own class. A segment is the part of a group in a tile, between mult
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba.microkernels import (
     AVX2,
@@ -29,7 +27,6 @@ from gpurbf.layer.backends.numba.microkernels import (
     OPERATIONS,
     Kind,
     byte_size,
-    compile_for,
     loop,
     pointer_to,
 )
@@ -97,19 +94,6 @@ def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
     _, _, _, *after = loop(builder, [word(0), h, w, *before], step)
     for p, total in zip(places, after):
         builder.store(total, place(*p), align=size)
-
-
-@intrinsic(prefer_literal=True)
-def partial_tile(typing_context, name, h, w, w_stride, steps, sums, sums_stride):
-    """The micro-kernel `KINDS[name]`, inlined here; its signature is that of `microkernels`."""
-    kind = KINDS[name.literal_value]
-
-    def generate(context, builder, signature, args):
-        compile_for(builder, kind.target)
-        build(builder, kind, *args[1:])
-        return context.get_dummy_value()
-
-    return types.void(name, *(types.intp,) * 6), generate
 
 
 @inner(fastmath={"reassoc"})

@@ -3,16 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from gpurbf.layer.backends.numba import amx, matvec_kernels
-from gpurbf.layer.backends.numba.matvec_kernels import partial_tile
-from gpurbf.layer.backends.numba.microkernels import (
-    KINDS,
-    OPERATIONS,
-    PRODUCTS,
-    microkernel,
-)
+from gpurbf.layer.backends.numba import amx, matvec_kernels, microkernels
+from gpurbf.layer.backends.numba.microkernels import KINDS, OPERATIONS, PRODUCTS, compile_for
 from gpurbf.runtime.jit.caching import cached_cfunc
 from gpurbf.runtime.lazy import once
 
@@ -44,17 +41,37 @@ def _layout(kind):
     return Layout(kind.rows, kind.panels, x, of.group, c, of.group, out, of.arithmetic)
 
 
-_LAYOUTS = {name: _layout(kind) for name, kind in (KINDS | matvec_kernels.KINDS).items()}
+# By the name of the kernel, which need not be compiled for it.
+LAYOUTS = {name: _layout(kind) for name, kind in (KINDS | matvec_kernels.KINDS).items()}
 _u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
-_LAYOUTS["dot_amx"] = Layout(amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, _s32, PRODUCTS)
+LAYOUTS["dot_amx"] = Layout(amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, _s32, PRODUCTS)
 
 
 _AMX = {"dot_amx": amx.dot_amx, "enter_amx": amx.enter, "leave_amx": amx.leave}
 
 
-def layout_of(name):
-    """The layout of the kernel `name`, without compiling it."""
-    return _LAYOUTS[name]
+def write(builder, name, *arguments):
+    """Write the LLVM code of the micro-kernel `name`."""
+    kind = KINDS.get(name) or matvec_kernels.KINDS[name]
+    compile_for(builder, kind.target)
+    if name in matvec_kernels.KINDS:
+        matvec_kernels.build(builder, kind, *arguments)
+    elif kind.listed:
+        microkernels.build(builder, kind, *arguments)
+    else:
+        x, *others = arguments
+        microkernels.build(builder, kind, x, ir.IntType(64)(0), *others)
+
+
+@intrinsic(prefer_literal=True)
+def _written(typing_context, name, *arguments):
+    """The micro-kernel `name`, inlined here."""
+
+    def generate(context, builder, signature, args):
+        write(builder, name.literal_value, *cgutils.unpack_tuple(builder, args[1]))
+        return context.get_dummy_value()
+
+    return types.void(name, types.StarArgTuple([types.intp] * len(arguments))), generate
 
 
 def _function(name):
@@ -62,22 +79,16 @@ def _function(name):
     if name in _AMX:
         return _AMX[name]
     # These functions hold only names: for the disk cache an intrinsic changes with every process.
-    if name in matvec_kernels.KINDS:
-
-        def partial(x, c, c_stride, steps, out, out_stride):
-            partial_tile(name, x, c, c_stride, steps, out, out_stride)
-
-        function = partial
-    elif KINDS[name].listed:
+    if name in KINDS and KINDS[name].listed:
 
         def listed(x, places, c, c_stride, steps, out, out_stride):
-            microkernel(name, x, places, c, c_stride, steps, out, out_stride)
+            _written(name, x, places, c, c_stride, steps, out, out_stride)
 
         function = listed
     else:
 
         def plain(x, c, c_stride, steps, out, out_stride):
-            microkernel(name, x, 0, c, c_stride, steps, out, out_stride)
+            _written(name, x, c, c_stride, steps, out, out_stride)
 
         function = plain
     function.__qualname__ = name  # the disk cache identifies it by this name
@@ -103,7 +114,7 @@ def address(name):
 
 def kernel(name):
     """The kernel `name`, as loops call it."""
-    return Kernel(address(name), _LAYOUTS[name].rows, _LAYOUTS[name].panels)
+    return Kernel(address(name), LAYOUTS[name].rows, LAYOUTS[name].panels)
 
 
 def padded(count, multiple):

@@ -27,8 +27,6 @@ from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 LANES = 16  # centers a panel
 BLOCK = 256  # columns of a tile of activations
@@ -473,16 +471,3 @@ def _store(builder, kind, rows, out, out_stride, *, add=False):
 def byte_size(kind):
     """Size of an LLVM number."""
     return {_f32: 4, _f64: 8}.get(kind) or kind.width // 8
-
-
-@intrinsic(prefer_literal=True)
-def microkernel(typing_context, name, x, places, c, c_stride, steps, out, out_stride):
-    """The micro-kernel `KINDS[name]`, inlined here; a kernel without a list takes 0 as `places`."""
-    kind = KINDS[name.literal_value]
-
-    def generate(context, builder, signature, args):
-        compile_for(builder, kind.target)
-        build(builder, kind, *args[1:])
-        return context.get_dummy_value()
-
-    return types.void(name, *(types.intp,) * 7), generate

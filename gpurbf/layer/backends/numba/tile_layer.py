@@ -85,7 +85,7 @@ class TileLayer:
         task = "manhattan" if metric == "manhattan" else "dot"
         inputs = np.uint8 if integers else np.float64 if self.codes else self.dtype
         name = cpu_kernel.kernel_for(task, inputs, kernel)
-        layout: Layout = microkernel_table.layout_of(name)
+        layout: Layout = microkernel_table.LAYOUTS[name]
         width: int = microkernel_table.padded(n, layout.x_group)
         self.layout, self.width = layout, width
         # Without quantization both sides are centered, or float32 loses its digits far from 0.
