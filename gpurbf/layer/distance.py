@@ -13,8 +13,7 @@ directly by their kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,18 +65,6 @@ def unit(metric: str, quantization: Quantization | None) -> float:
     if quantization is None:
         return 1.0
     return quantization.denominator ** (-1.0 if metric == "manhattan" else -2.0)
-
-
-def evaluate(
-    coefficients: Coefficients, A: Any, sums: Callable[[Any, int, Any], np.ndarray], dtype: Any
-) -> np.ndarray:
-    """The terms of the rows of A in dtype; ``sums(A, power, dtype)`` gives the powers needed."""
-    terms = np.zeros(A.shape[0], dtype)
-    if coefficients.quadratic:
-        terms += coefficients.quadratic * sums(A, 2, dtype)
-    if coefficients.linear:
-        terms += coefficients.linear * sums(A, 1, dtype)
-    return terms + coefficients.constant if coefficients.constant else terms
 
 
 def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:

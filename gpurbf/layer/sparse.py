@@ -22,7 +22,7 @@ from gpurbf.data.samples import Samples
 from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, Product, times
-from gpurbf.layer.distance import Coefficients, evaluate
+from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import staged
@@ -108,11 +108,11 @@ _PRODUCT = Gemm(
 )
 
 
-def squared_norms(A: Any, power: int, dtype: Any) -> np.ndarray:
-    """Squared norms of rows, which are not shifted; dense rows are not copied."""
+def squared_norms(A: Any) -> np.ndarray:
+    """Squared norms of rows in float64; dense rows are not copied."""
     if sp.issparse(A):
-        return np.asarray(A.power(power).sum(axis=1), dtype).ravel()
-    return np.einsum("ij,ij->i", A, A, dtype=dtype)
+        return np.asarray(A.power(2).sum(axis=1), np.float64).ravel()
+    return np.einsum("ij,ij->i", A, A, dtype=np.float64)
 
 
 class SparseProductLayer(MatrixProductLayer):
@@ -131,7 +131,7 @@ class SparseProductLayer(MatrixProductLayer):
     ) -> tuple[Any, np.ndarray]:
         """A, not shifted, as the product reads it, and the terms of its rows."""
         A = A.astype(dtype, copy=False)
-        terms = evaluate(coefficients, A, squared_norms, np.float64)
+        terms = squared_norms(A) if coefficients.quadratic else np.zeros(A.shape[0])
         return A if sp.issparse(A) else self.product.pack(A), terms
 
 
@@ -148,7 +148,7 @@ class SparseLayer:
         self.centers = canonical_csr(C)
         self.activation = activation
         self._columns = Columns(self.centers)
-        self._norms = squared_norms(self.centers, 2, np.float64)
+        self._norms = squared_norms(self.centers)
 
     def describe(self) -> str:
         """The backend in use and the reason, its products and the arithmetic, in a line."""
@@ -202,7 +202,7 @@ class SparseLayer:
         self._columns.products(X, value)
         if self.activation.metric == "euclidean":
             value *= -2
-            value += squared_norms(X, 2, np.float64)[:, None]
+            value += squared_norms(X)[:, None]
             value += self._norms
             np.maximum(value, 0, out=value)
         return FORMULAS[str(self.activation.profile)](value, self.activation)

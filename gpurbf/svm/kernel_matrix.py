@@ -228,7 +228,7 @@ class KernelRows:
         squares = np.empty(N)
         for rows in gen_batches(N, _NORM_ROWS):
             part = self.X[rows].numbers().astype(np.float64)
-            squares[rows] = squared_norms(part, 2, np.float64)
+            squares[rows] = squared_norms(part)
         with np.errstate(over="ignore", invalid="ignore"):  # the solver checks for it
             values = FORMULAS[str(a.profile)]
             most = values(np.asarray(squares.max(initial=0.0)), a._replace(coef0=abs(a.coef0)))

@@ -17,8 +17,8 @@ from gpurbf.layer.activation import Activation, apply_own
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
-from gpurbf.layer.backends.numba.matvec import GroupedWeights, Product, multiply_tiles, times
-from gpurbf.layer.distance import INT32_FEATURES, Coefficients, evaluate, terms_of, unit
+from gpurbf.layer.backends.numba.matvec import ByTiles
+from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
@@ -79,11 +79,14 @@ class ShiftedCenters(NamedTuple):
     factor: float
 
 
-def row_sums(A: np.ndarray, power: int, dtype: Any) -> np.ndarray:
-    """The sum of a power of each row's elements, computed in dtype."""
-    wide = A.astype(dtype)
-    sums: np.ndarray = (wide if power == 1 else wide * wide).sum(axis=1)
-    return sums
+def row_terms(coefficients: Coefficients, A: np.ndarray, dtype: Any) -> np.ndarray:
+    """The terms of the rows of A, computed in dtype."""
+    terms = np.zeros(len(A), dtype)
+    if coefficients.quadratic:
+        terms += coefficients.quadratic * np.square(A, dtype=dtype).sum(axis=1)
+    if coefficients.linear:
+        terms += coefficients.linear * A.sum(axis=1, dtype=dtype)
+    return terms + coefficients.constant
 
 
 def shifted(X: np.ndarray, shift: Any, dtype: Any) -> np.ndarray:
@@ -123,27 +126,7 @@ def shifted_centers(
     return ShiftedCenters(centers, s, columns, terms.row, terms.alpha, factor)
 
 
-def activate(
-    P: np.ndarray,
-    row_terms: np.ndarray,
-    distance: ShiftedCenters,
-    activation: Activation,
-    out: np.ndarray,
-) -> None:
-    """Write activations made of products P and the terms into out, which may be P itself."""
-    d = distance
-    rule = tile_layer.epilogue_of(activation, d.alpha, d.factor, out.dtype)
-
-    def task(rows: slice) -> None:
-        given = P, row_terms, d.column_terms, rule, out
-        activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
-
-    parallel_rows(task, len(P), _ROWS_ACTIVATED)
-    if callable(activation.profile):
-        apply_own(activation.profile, out)
-
-
-class MatrixProductLayer:
+class MatrixProductLayer(ByTiles):
     """A layer by matrix product: see `gpurbf.layer.backends.PreparedLayer`."""
 
     def __init__(
@@ -175,18 +158,6 @@ class MatrixProductLayer:
         for start in range(0, X.shape[0], rows):
             part = slice(start, start + rows)
             self._tile(X[part], out[part])
-
-    def pack_weights(self, W: np.ndarray | GroupedWeights) -> tuple[Product, int]:
-        """Output weights W (m, k) in the form in which `matvec` needs them, and k."""
-        return times(W, self.dtype), W.shape[1]
-
-    def matvec(self, X: Any, W: tuple[Product, int]) -> np.ndarray:
-        """H @ W (N, k), a tile of H at a time."""
-        return multiply_tiles(self, X, W)
-
-    def hand_over(self, X: Any, consumer: Any) -> None:
-        """Hand H of the rows of X to a consumer of the tiles."""
-        gram.hand_over(self, X, consumer)
 
     def gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add HᵀH, unless ``sums.G`` is None, and HᵀT of weighted samples to the sums."""
@@ -226,14 +197,22 @@ class MatrixProductLayer:
         product, d = self.product, self.distance
         with stage("prepare", "samples shifted, norms"):
             kind = d.column_terms.dtype
-            packed, row_terms = self.moved(X, d.x_shift, product.x_dtype, d.row, kind)
+            packed, terms = self.moved(X, d.x_shift, product.x_dtype, d.row, kind)
             count(nbytes=X.size * X.dtype.itemsize + packed.size * packed.dtype.itemsize)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
             in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
             P = out.view(product.out_dtype) if in_place else np.empty(out.shape, product.out_dtype)
             product.multiply(packed, d.centers, P)
-            activate(P, row_terms, d, self.activation, out)
+            rule = tile_layer.epilogue_of(self.activation, d.alpha, d.factor, out.dtype)
+            given = P, terms, d.column_terms, rule, out
+
+            def activate(rows: slice) -> None:
+                activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
+
+            parallel_rows(activate, len(P), _ROWS_ACTIVATED)
+            if callable(self.activation.profile):
+                apply_own(self.activation.profile, out)
             count(operations=2 * X.size * out.shape[1], kind=product.arithmetic)
             count(nbytes=packed.size * packed.dtype.itemsize)
             count(nbytes=d.centers.nbytes + out.nbytes)
@@ -247,7 +226,7 @@ class MatrixProductLayer:
 
         def task(rows: slice) -> None:
             moved[rows] = part = shifted(A[rows], shift, dtype)
-            terms[rows] = evaluate(coefficients, part, row_sums, wide)
+            terms[rows] = row_terms(coefficients, part, wide)
 
         parallel_rows(task, len(A), max(1, _NUMBERS_MOVED // max(1, A.shape[1])))
         return self.product.pack(moved), terms

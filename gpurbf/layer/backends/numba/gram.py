@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpurbf.layer.backends.numba import cpu_kernel
-from gpurbf.layer.backends.numba.matvec import hand_over_rows
+from gpurbf.layer.backends.numba.matvec import values
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
@@ -26,7 +25,6 @@ from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
 
 if TYPE_CHECKING:
-    from gpurbf.layer.backends.numba.consumers import Consumer
     from gpurbf.layer.backends.numba.microkernel_table import Kernel
 
 consumers = lazy_module("gpurbf.layer.backends.numba.consumers")
@@ -39,8 +37,8 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 FEW = 256
 # The largest multiple of its step that a target may be, and bits of its lower half.
 _TARGET, _HALF = 1 << 21, 11
-# Rows at a time: of those that do not fit in 16 bits, of those that a thread packs (a multiple of
-# those that it must take together), and of targets that it splits into halves.
+# Rows at a time: of those that do not fit in 16 bits, of those that a thread rounds, and of targets
+# that it splits into halves.
 _BEYOND, _ROWS, _ROWS_SPLIT = 512, 64, 2048
 # The most steps in a panel, see `_panels`: few stay in cache while they are multiplied. Exact sums
 # do not depend on it, so more than a few threads take longer panels, and wait less for each other.
@@ -127,22 +125,6 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
             _counted(n, m, k, dtype.itemsize, dtype.name, G)
 
 
-def values(layer: Any, X: Any) -> np.ndarray:
-    """H of the rows of X by a prepared layer on a CPU."""
-    H = np.empty((X.shape[0], layer.m), layer.dtype)
-    layer.activations(X, H)
-    return H
-
-
-def hand_over(layer: Any, X: Any, consumer: Consumer) -> None:
-    """Hand H of the rows of X to a consumer, a tile of H at a time, which is not in cache."""
-    step = max(_ROWS, layer.tile_rows() // _ROWS * _ROWS)  # as many as are packed together
-    for start in range(0, X.shape[0], step):
-        H = values(layer, X[start : start + step])
-        with stage("output training", "H packed"):
-            parallel_rows(hand_over_rows(H, consumer, start), len(H), _ROWS)
-
-
 def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
     """Add the exact sums of √w (H - mean) and √w T rounded to the grid.
 
@@ -160,20 +142,30 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
     steps = _MORE_STEPS if thread_limit() > _FEW_THREADS else _STEPS
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32, steps)
     energies = np.empty((h_panels, -(-depth // gram_kernels.UNIT), microkernels.LANES), np.float32)
+    whole = np.zeros(h_panels * microkernels.LANES, layer.dtype)  # the mean, in whole panels
+    whole[:m] = mean
     kernel = cpu_kernel.micro_kernel("gram", np.int16)
     for start in range(0, N, 2 * depth):
         part = slice(start, min(start + 2 * depth, N))
-        n = part.stop - start
+        n, n_pairs = part.stop - start, -(-(part.stop - start) // 2)
         beyond = late[part].astype(np.uint8)
         energies[:] = 0
-        given = factors[part], mean, panels[:h_panels], energies, beyond
-        layer.hand_over(X[part], pairs_consumer(*given, layer.dtype))
+        # It rounds the rows to pairs, adds their squares to the energies, and marks in `beyond` the
+        # rows with numbers that do not fit in 16 bits.
+        consumer = consumers.consumer(
+            "pairs", layer.dtype, pairs=panels, panel_bytes=panels.strides[0], energies=energies,
+            energy_bytes=energies.strides[0], weights=factors[part].astype(layer.dtype), mean=whole,
+            beyond=beyond, together=2 * gram_kernels.UNIT,
+        )  # fmt: skip
+        layer.hand_over(X[part], consumer)
         late[part] = beyond
         with stage("output training", "HᵀH"):
-            _fill_pairs(panels[h_panels:, : -(-n // 2)], halves[part])
+            _fill_pairs(panels[h_panels:, :n_pairs], halves[part])
             for row in np.flatnonzero(beyond):
                 panels[:, row // 2] &= np.int32(0xFFFF if row % 2 else -0x10000)
-            ends = _run_ends(energies, -(-n // 2))
+            # Within a run sums of products fit into 32 bits.
+            ends, total = np.empty(n_pairs + 1, np.intp), np.empty(energies.shape[::2])
+            ends = ends[: gram_kernels.find_runs(energies, n_pairs, total, ends)]
             _add_blocks(panels, ends, kernel, grid.step**2, G, products)
             _counted(n, m, k, 2, "16-bit products", G)
     unit = grid.step * grid.target_step
@@ -187,34 +179,11 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
         factor = factors[rows, None].astype(H.dtype)
         Q = np.rint((H - mean.astype(H.dtype)) * factor) * np.float64(grid.step)
         targets = np.rint(T[rows] * target_factors[rows]) * grid.target_step
-        add(partial(_fill, Q), targets, np.float64, sums)
 
+        def fill(some: slice, panels: np.ndarray, Q: np.ndarray = Q) -> None:
+            packing.fill_panels(panels[:, : some.stop - some.start], Q[some])
 
-def pairs_consumer(
-    factors: np.ndarray,
-    mean: np.ndarray,
-    pairs: np.ndarray,
-    energies: np.ndarray,
-    beyond: np.ndarray,
-    dtype: np.dtype,
-) -> Consumer:
-    """The consumer that writes round(factors (H - mean)) to pairs of rows, as `add_rounded` needs.
-
-    It adds their squares to ``energies``. In ``beyond`` it marks rows with numbers that do not fit
-    in 16 bits.
-    """
-    whole = np.zeros(len(pairs) * microkernels.LANES, dtype)
-    whole[: len(mean)] = mean
-    return consumers.consumer(
-        "pairs", dtype, pairs=pairs, panel_bytes=pairs.strides[0], energies=energies,
-        energy_bytes=energies.strides[0], weights=factors.astype(dtype), mean=whole, beyond=beyond,
-        together=2 * gram_kernels.UNIT,
-    )  # fmt: skip
-
-
-def _fill(A: np.ndarray, rows: slice, panels: np.ndarray) -> None:
-
-    packing.fill_panels(panels[:, : rows.stop - rows.start], A[rows])
+        add(fill, targets, np.float64, sums)
 
 
 def _panels(m: int, k: int, dtype: Any, most: int) -> tuple[np.ndarray, int, int]:
@@ -257,12 +226,6 @@ def _fill_pairs(pairs: np.ndarray, A: np.ndarray) -> None:
     words = A[::2] & 0xFFFF
     words[: len(A) // 2] |= A[1::2] << 16
     packing.fill_panels(pairs, words)
-
-
-def _run_ends(energies: np.ndarray, steps: int) -> np.ndarray:
-    """Ends of runs of the first ``steps`` pairs; a run's sums of products fit into 32 bits."""
-    ends, total = np.empty(steps + 1, np.intp), np.empty(energies.shape[::2])
-    return ends[: gram_kernels.find_runs(energies, steps, total, ends)]
 
 
 def _add_blocks(

@@ -16,7 +16,7 @@ from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_for, parallel_rows
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
@@ -30,6 +30,8 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
 
 _ROWS = 192
+# Rows that a thread packs at a time, a multiple of those that it must take together.
+_TOGETHER = 64
 # Outputs that a plain loop is fast enough for.
 _FEW = 3
 # Multiplications that take longer than it takes to wake a thread.
@@ -114,21 +116,43 @@ def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Weights:
 def times(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Product:
     """The product with W (m, k), for activations of that dtype."""
     if isinstance(W, np.ndarray) and W.shape[1] <= _FEW:
-        return partial(_multiply_few, np.ascontiguousarray(W.T, np.float64))
+        return partial(_multiply, np.ascontiguousarray(W.T, np.float64))
     return partial(_multiply, pack_weights(W, np.dtype(dtype)))
 
 
-def multiply_tiles(layer: Any, X: Any, W: tuple[Product, int]) -> np.ndarray:
-    """H @ W (N, k), a tile of H at a time, by a function of `times` for k outputs."""
-    (multiply, k), n_rows = W, layer.tile_rows()
-    H = np.empty((min(n_rows, X.shape[0]), layer.m), layer.dtype)
-    S = np.empty((X.shape[0], k), layer.dtype)
-    for start in range(0, len(S), n_rows):
-        part = slice(start, min(start + n_rows, len(S)))
-        tile = H[: part.stop - start]
-        layer.activations(X[part], tile)
-        multiply(tile, S[part])
-    return S
+class ByTiles:
+    """A layer on a CPU whose tiles of H go through memory: `tile_rows()` rows at a time."""
+
+    def pack_weights(self: Any, W: np.ndarray | GroupedWeights) -> Any:
+        """Output weights W (m, k) in the form in which `matvec` needs them."""
+        return times(W, self.dtype), W.shape[1]
+
+    def matvec(self: Any, X: Any, W: Any) -> np.ndarray:
+        """H @ W (N, k)."""
+        (multiply, k), n_rows = W, self.tile_rows()
+        H = np.empty((min(n_rows, X.shape[0]), self.m), self.dtype)
+        S = np.empty((X.shape[0], k), self.dtype)
+        for start in range(0, len(S), n_rows):
+            part = slice(start, min(start + n_rows, len(S)))
+            tile = H[: part.stop - start]
+            self.activations(X[part], tile)
+            multiply(tile, S[part])
+        return S
+
+    def hand_over(self: Any, X: Any, consumer: Consumer) -> None:
+        """Hand H of the rows of X to a consumer, which does not find it in cache."""
+        step = max(_TOGETHER, self.tile_rows() // _TOGETHER * _TOGETHER)
+        for start in range(0, X.shape[0], step):
+            H = values(self, X[start : start + step])
+            with stage("output training", "H packed"):
+                parallel_rows(hand_over_rows(H, consumer, start), len(H), _TOGETHER)
+
+
+def values(layer: Any, X: Any) -> np.ndarray:
+    """H of the rows of X by a prepared layer on a CPU."""
+    H = np.empty((X.shape[0], layer.m), layer.dtype)
+    layer.activations(X, H)
+    return H
 
 
 def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
@@ -139,19 +163,25 @@ def row_products(H: np.ndarray, W: np.ndarray) -> np.ndarray:
     return S
 
 
-def _multiply_few(W: np.ndarray, H: np.ndarray, S: np.ndarray) -> None:
+def _multiply(W: np.ndarray | Weights, H: np.ndarray, S: np.ndarray) -> None:
+    """Write H @ W into S, for packed weights or for Wᵀ with a few outputs."""
     sums = np.zeros(S.shape)
+    if isinstance(W, Weights):
+        add, nbytes = hand_over_rows(H, W.consumer(sums)), W.blank.arrays["W"].nbytes
+    else:
+        add, nbytes = partial(_add_few, H, W, sums), W.nbytes
 
-    def add(rows: slice) -> None:
-        matvec_kernels.dot_rows(rows.start, rows.stop, H, W, sums)
+    def task(i: int) -> None:
+        add(slice(i * _ROWS, min((i + 1) * _ROWS, len(H))))
 
-    _rows(add, H, S, sums, W.nbytes)
+    with stage("hidden layer", "H @ W"):
+        parallel_for(task, -(-len(H) // _ROWS), 1 + H.size * S.shape[1] // _WORTH_A_THREAD)
+        S[...] = sums
+        count(operations=2 * H.size * S.shape[1], kind=H.dtype.name, nbytes=H.nbytes + nbytes)
 
 
-def _multiply(weights: Weights, H: np.ndarray, S: np.ndarray) -> None:
-    sums = np.zeros(S.shape)
-    add = hand_over_rows(H, weights.consumer(sums))
-    _rows(add, H, S, sums, weights.blank.arrays["W"].nbytes)
+def _add_few(H: np.ndarray, W: np.ndarray, sums: np.ndarray, rows: slice) -> None:
+    matvec_kernels.dot_rows(rows.start, rows.stop, H, W, sums)
 
 
 def hand_over_rows(H: np.ndarray, consumer: Consumer, top: int = 0) -> Callable[[slice], None]:
@@ -166,17 +196,3 @@ def hand_over_rows(H: np.ndarray, consumer: Consumer, top: int = 0) -> Callable[
         driver.stored_rows(*of, *to)
 
     return hand_over
-
-
-def _rows(
-    add: Callable[[slice], None], H: np.ndarray, S: np.ndarray, sums: np.ndarray, nbytes: int
-) -> None:
-    """Let ``add(rows)`` make the sums of all rows of H, and put them into S."""
-
-    def task(i: int) -> None:
-        add(slice(i * _ROWS, min((i + 1) * _ROWS, len(H))))
-
-    with stage("hidden layer", "H @ W"):
-        parallel_for(task, -(-len(H) // _ROWS), 1 + H.size * S.shape[1] // _WORTH_A_THREAD)
-        S[...] = sums
-        count(operations=2 * H.size * S.shape[1], kind=H.dtype.name, nbytes=H.nbytes + nbytes)

@@ -16,14 +16,7 @@ from gpurbf.layer.activation import FORMS, Activation, Epilogue, apply_own, form
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.gram import Sums
-from gpurbf.layer.backends.numba.matvec import (
-    GroupedWeights,
-    Product,
-    Weights,
-    multiply_tiles,
-    pack_weights,
-    times,
-)
+from gpurbf.layer.backends.numba.matvec import ByTiles, GroupedWeights, Weights, pack_weights
 from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
 from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
@@ -59,7 +52,7 @@ _MAX_BLOCK_BYTES = 1 << 24
 _SHIFTED_ROWS = 512
 
 
-class TileLayer:
+class TileLayer(ByTiles):
     """Centers packed for one micro-kernel: see `gpurbf.layer.backends.PreparedLayer`.
 
     The shift of rows and centers is that of ``among`` (N, n), by default of the centers C (m, n).
@@ -188,11 +181,9 @@ class TileLayer:
         store = consumers.consumer("store", out.dtype, out=out, **given)
         self._run(_typed(X, self.codes), store, chosen)
 
-    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Weights | tuple[Product, int]:
+    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Any:
         """Output weights W (m, k) in the form in which `matvec` needs them."""
-        if self.fused:
-            return pack_weights(W, self.dtype)
-        return times(W, self.dtype), W.shape[1]
+        return pack_weights(W, self.dtype) if self.fused else super().pack_weights(W)
 
     def matvec(self, X: np.ndarray, W: Any) -> np.ndarray:
         """H @ W (N, k): tiles in the layer's dtype, their sums in float64."""
@@ -201,7 +192,7 @@ class TileLayer:
             sums = np.zeros((len(X), W.k))
             self._run(X, W.consumer(sums), products=W.products)
             return sums.astype(self.dtype, copy=False)
-        return multiply_tiles(self, X, W)
+        return super().matvec(X, W)
 
     def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add the lower triangle of HᵀH, and HᵀT, of weighted samples to the sums."""
@@ -223,7 +214,7 @@ class TileLayer:
         if self.fused:
             self._run(X, consumer)
         else:
-            gram.hand_over(self, X, consumer)
+            super().hand_over(X, consumer)
 
     def _run(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray = ALL, products: int = 0
