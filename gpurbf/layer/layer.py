@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -128,6 +127,9 @@ class HiddenLayer:
             backend = get_backend(backend, len(C))
         self.backend: Backend = backend[0]
         self.reason: str = backend[1]
+        # See `gpurbf.layer.Layer`.
+        where = self.backend
+        self.xp, self.allocator, self.free_bytes = where.xp, where.allocator, where.free_bytes
         self.precision = precision
         if not isinstance(C, Samples):
             C = quantize_or_keep(C, precision, quantizations)
@@ -154,15 +156,6 @@ class HiddenLayer:
         self._last_weights: OutputWeights | None = None
 
     @property
-    def xp(self) -> ModuleType:
-        """The library of the backend's arrays."""
-        return self.backend.xp
-
-    def allocator(self) -> AbstractContextManager[None]:
-        """See :class:`gpurbf.layer.Layer`."""
-        return self.backend.allocator()
-
-    @property
     def sparse_centers(self) -> Any:
         """See :class:`gpurbf.layer.Layer`."""
         if self._sparse_centers is None:  # concurrent threads may each make one; all are equal
@@ -186,10 +179,6 @@ class HiddenLayer:
         )
         layer._sparse_centers = self._sparse_centers
         return layer
-
-    def free_bytes(self) -> float:
-        """See :class:`gpurbf.layer.Layer`."""
-        return self.backend.free_bytes()
 
     def describe(self) -> str:
         """The backend in use and the reason, its kernels and the arithmetic, in a line."""
@@ -218,7 +207,7 @@ class HiddenLayer:
             H = xp.empty((values.shape[0], len(self.centers)), layer.dtype)
             layer.activations(values, H)
             H = H.astype(self.dtype, copy=False)
-            out[rows] = self.backend.xp.asarray(H) if is_resident(out) else to_host(H)
+            out[rows] = self.xp.asarray(H) if is_resident(out) else to_host(H)
         return out
 
     @staged("hidden layer")
@@ -243,7 +232,7 @@ class HiddenLayer:
 
     def _library_of(self, X: Any) -> ModuleType:
         """The library of results for samples X, which are where the samples are."""
-        return self.backend.xp if is_resident(getattr(X, "values", X)) else np
+        return self.xp if is_resident(getattr(X, "values", X)) else np
 
     def _weights(self, W: Any) -> OutputWeights:
         """W as `OutputWeights`; those of the last call if, as usual, the numbers are the same."""
@@ -273,8 +262,8 @@ class HiddenLayer:
         first; if that is None, only HᵀT is computed. Without ``out`` the results are whole NumPy
         arrays. On a ``grid`` the sums are exact.
         """
-        m, xp = len(self.centers), self.backend.xp
-        with self.backend.allocator():
+        m, xp = len(self.centers), self.xp
+        with self.allocator():
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
             sums = Sums(G, B, np.zeros(m) if mean is None else mean, grid)
             for rows, layer, values in self._blocks(X):
@@ -319,7 +308,7 @@ class HiddenLayer:
             yield self._block(slice(0, len(X)), X)
             return
         if is_resident(X):
-            if self.backend.xp is np:
+            if self.xp is np:
                 raise TypeError(
                     f"X is on a GPU and the backend {self.backend.name!r} is not: use "
                     "backend='cupy', or X.get()."

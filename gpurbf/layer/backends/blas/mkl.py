@@ -25,7 +25,6 @@ from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products, shifted
 from gpurbf.layer.backends.blas.numpy_ import FLOAT32, FLOAT32_FEATURES, FLOAT64
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.runtime.linalg import mirror
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
 # Sums of n products of at most 255 * 128 must stay below 2³¹.
@@ -91,7 +90,7 @@ def _gemm(
 
 
 def _gram(H: np.ndarray) -> np.ndarray:
-    """HᵀH by cblas_?syrk, which computes the lower triangle; the upper one is its mirror."""
+    """The lower triangle of HᵀH, by cblas_?syrk, and zeros."""
     N, m = H.shape
     single = H.dtype == np.float32
     scalar: Any = ctypes.c_float if single else ctypes.c_double
@@ -100,7 +99,6 @@ def _gram(H: np.ndarray) -> np.ndarray:
         symbol = "cblas_ssyrk_64" if single else "cblas_dsyrk_64"
         order = _ROW_MAJOR, _LOWER, _TRANSPOSE
         _call(symbol, *order, m, N, scalar(1), H, m, scalar(0), G, m)
-    mirror(G)
     return G
 
 

@@ -233,14 +233,12 @@ def judged(backend: Backend, found: Iterable[Case], host: Backend | None = None)
 
 def require(backend: Backend) -> None:
     """Raise BackendUnavailable if a loaded backend is wrong; it is checked now if it never was."""
-    verdict = _found(
-        backend.name,
-        lambda verdict: verdict.device == backend.device,
-        lambda: judged(backend, cases(backend)),
-    )
+    device = backend.device
+    checked = partial(judged, backend, cases(backend))
+    verdict = _found(backend.name, lambda kept: kept.device == device, checked)
     if verdict.why:
         raise BackendUnavailable(
-            f"{backend.device} computes wrong or not at all with backend={backend.name!r}: "
+            f"{device} computes wrong or not at all with backend={backend.name!r}: "
             f"{verdict.why} (checked {verdict.date}; `python -m gpurbf check-gpu` checks again)"
         )
 
@@ -249,11 +247,7 @@ def require(backend: Backend) -> None:
 def trusted(name: str) -> Verdict:
     """The verdict on a backend that is not loaded here, from a process with a time limit."""
 
-    return _found(
-        name,
-        lambda verdict: bool(verdict.why or verdict.rates),
-        partial(_elsewhere, name, LIMIT),
-    )
+    return _found(name, lambda kept: bool(kept.why or kept.rates), lambda: _elsewhere(name))
 
 
 def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Verdict]) -> Verdict:
@@ -275,7 +269,7 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
     return verdict
 
 
-def _elsewhere(name: str, limit: float) -> Verdict:
+def _elsewhere(name: str) -> Verdict:
     code = (
         "from gpurbf.layer import backends; from gpurbf.layer.backends.cuda import check; "
         f"check.report(backends.LOADERS[{name!r}], backends.best_on_host)"
@@ -291,11 +285,11 @@ def _elsewhere(name: str, limit: float) -> Verdict:
             stderr=errors,
         )
         try:
-            status = process.wait(limit)
+            status = process.wait(LIMIT)
             out.seek(0), errors.seek(0)
             return Verdict(*json.loads(out.readlines()[-1]))
         except subprocess.TimeoutExpired:
-            why = f"its check did not end within {limit:g} s"
+            why = f"its check did not end within {LIMIT:g} s"
         except (IndexError, ValueError, TypeError):
             said = " ".join(errors.read().split()[-40:])
             why = f"its check ended with status {status}: {said}"

@@ -184,14 +184,10 @@ def rule(activation: Any, alpha: float, factor: float, dtype: Any) -> Rule:
 
 def _power(degree: int) -> str:
     """(gamma v + coef0)^degree by repeated squaring, as on the CPU: pow loses more digits."""
-    steps, factors, base = ["T p0 = gamma * v + coef0;"], [], 0
-    for bit, digit in enumerate(reversed(f"{degree:b}")):
-        while base < bit:
-            steps.append(f"T p{base + 1} = p{base} * p{base};")
-            base += 1
-        if digit == "1":
-            factors.append(f"p{bit}")
-    return " ".join([*steps, f"y = {' * '.join(factors) or 'T(1)'};"])
+    bits = range(degree.bit_length())
+    squares = [f"T p{bit} = p{bit - 1} * p{bit - 1};" for bit in bits[1:]]
+    factors = " * ".join(f"p{bit}" for bit in bits if degree >> bit & 1)
+    return " ".join(["T p0 = gamma * v + coef0;", *squares, f"y = {factors or 'T(1)'};"])
 
 
 def _types(**dtypes: Any) -> str:

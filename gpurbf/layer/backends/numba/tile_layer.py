@@ -139,12 +139,6 @@ class TileLayer(ByTiles):
         )
         self._layer_words = array("q", layer_words)
 
-    def with_centers(self, C: np.ndarray, chosen: np.ndarray | None = None) -> TileLayer:
-        """The layer with centers C, or C[chosen], shifted like its own centers."""
-        layer = copy.copy(self)
-        layer._pack(C, chosen)
-        return layer
-
     def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
         """Replace the ``fresh`` centers by C[chosen][fresh] if these are whole strips."""
         layout, width, strip = self.layout, self.width, microkernels.LANES * self.layout.panels
@@ -360,14 +354,12 @@ class TilesAmong:
         """
         if before is not None and fresh is not None and before.renew(self._X, chosen, fresh):
             return before
-        return self._blank.with_centers(self._X, chosen)
+        layer = copy.copy(self._blank)
+        layer._pack(self._X, chosen)
+        return layer
 
     def activations(
-        self,
-        layer: TileLayer,
-        chosen: np.ndarray,
-        out: np.ndarray,
-        places: np.ndarray | None = None,
+        self, layer: TileLayer, chosen: np.ndarray, out: np.ndarray, places: Any = None
     ) -> None:
         """Write H of X[chosen] into ``out``, or into its rows ``places``."""
         if len(chosen):
