@@ -96,16 +96,7 @@ def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
     parallel_rows(task, A.shape[0], _ROWS)
 
 
-def _centers(C: Any) -> Any:
-    """Cᵀ (n, m), read-only: an entry of a sample is multiplied by a row of it."""
-    by_inputs = np.ascontiguousarray(C.T).view()
-    by_inputs.flags.writeable = False  # the kernel takes only read-only arrays
-    return by_inputs
-
-
-_PRODUCT = Gemm(
-    "float64", np.float64, np.float64, np.float64, 0, 0, _multiply, _centers, centered=False
-)
+_PRODUCT = Gemm("float64", np.float64, np.float64, np.float64, 0, 0, _multiply, centered=False)
 
 
 def squared_norms(A: Any) -> np.ndarray:
@@ -132,7 +123,10 @@ class SparseProductLayer(MatrixProductLayer):
         """A, not shifted, as the product reads it, and the terms of its rows."""
         A = A.astype(dtype, copy=False)
         terms = squared_norms(A) if coefficients.quadratic else np.zeros(A.shape[0])
-        return A if sp.issparse(A) else self.product.pack(A), terms
+        if not sp.issparse(A):  # dense centers: an entry of a sample is multiplied by a row of Aᵀ
+            A = np.ascontiguousarray(A.T).view()
+            A.flags.writeable = False  # the kernel takes only read-only arrays
+        return A, terms
 
 
 class SparseLayer:

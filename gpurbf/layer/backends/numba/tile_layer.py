@@ -359,7 +359,11 @@ class TilesAmong:
         return layer
 
     def activations(
-        self, layer: TileLayer, chosen: np.ndarray, out: np.ndarray, places: Any = None
+        self,
+        layer: TileLayer,
+        chosen: np.ndarray,
+        out: np.ndarray,
+        places: np.ndarray | None = None,
     ) -> None:
         """Write H of X[chosen] into ``out``, or into its rows ``places``."""
         if len(chosen):
