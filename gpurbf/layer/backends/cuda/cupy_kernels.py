@@ -174,8 +174,7 @@ class Rule(NamedTuple):
 def rule(activation: Any, alpha: float, factor: float, dtype: Any) -> Rule:
     """The rule of an activation; for a callable profile it ends with the profile's argument."""
     profile = in_tile(activation)
-    power = profile == "poly"
-    last = _power(int(activation.degree)) if power else _STATEMENTS[profile]
+    last = _power(int(activation.degree)) if profile == "poly" else _STATEMENTS[profile]
     if last == _EXPONENTIAL and dtype == np.float32:
         last = _EXPONENTIAL32
     statements = " ".join([_SUM, _ARGUMENTS[form(activation)], last])

@@ -14,6 +14,7 @@ import sys
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.runtime.jit.llvm import pointer
@@ -27,6 +28,7 @@ CONFIGURATION[0] = 1
 CONFIGURATION[16:32:2] = 64
 CONFIGURATION[48:56] = 16
 
+_BYTE = ir.IntType(8)
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -40,36 +42,31 @@ def permission():
     return None
 
 
-def _instruction(name, *immediates, operands=0):
-    """A Numba function for one tile instruction; operands are an address and perhaps a stride."""
-    byte, size = ir.IntType(8), ir.IntType(64)
-    kinds = [byte] * len(immediates) + [byte.as_pointer(), size][:operands]
+def _instruction(name, *immediates):
+    """A Numba function for one tile instruction; it takes none, an address, or also a stride."""
 
-    def generate(context, builder, signature, args):
-        kind = ir.FunctionType(ir.VoidType(), kinds)
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        values = [byte(i) for i in immediates]
-        if operands:
-            values += [builder.inttoptr(args[0], byte.as_pointer()), *args[1:]]
-        builder.call(function, values)
-        return context.get_dummy_value()
+    @intrinsic
+    def instruction(typing_context, *operands):
+        def generate(context, builder, signature, args):
+            values = [_BYTE(i) for i in immediates]
+            if operands:
+                place, *stride = cgutils.unpack_tuple(builder, args[0])
+                values += [builder.inttoptr(place, _BYTE.as_pointer()), *stride]
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+            return context.get_dummy_value()
 
-    integer = types.intp
-    if operands == 2:
-        return intrinsic(lambda context, address, stride: (types.void(integer, integer), generate))
-    if operands == 1:
-        return intrinsic(lambda context, address: (types.void(integer), generate))
-    return intrinsic(lambda context: (types.void(), generate))
+        return types.void(types.StarArgTuple([types.intp] * len(operands))), generate
+
+    return instruction
 
 
-_configure = _instruction("llvm.x86.ldtilecfg", operands=1)
+_configure = _instruction("llvm.x86.ldtilecfg")
 _release = _instruction("llvm.x86.tilerelease")
 _zero0, _zero1, _zero2, _zero3 = (_instruction("llvm.x86.tilezero", t) for t in range(4))
-_store0, _store1, _store2, _store3 = (
-    _instruction("llvm.x86.tilestored64", t, operands=2) for t in range(4)
-)
+_store0, _store1, _store2, _store3 = (_instruction("llvm.x86.tilestored64", t) for t in range(4))
 _load_x0, _load_x1, _load_c0, _load_c1 = (
-    _instruction("llvm.x86.tileloadd64", t, operands=2) for t in range(4, 8)
+    _instruction("llvm.x86.tileloadd64", t) for t in range(4, 8)
 )
 # signed rows, unsigned centers, as everywhere
 _dot00 = _instruction("llvm.x86.tdpbsud", 0, 4, 6)
