@@ -120,26 +120,22 @@ class Backend:
     exact_sums: Callable[[], bool] = lambda: False
 
 
-def _module(name: str) -> Callable[[], Backend]:
-    """A loader that imports ``gpurbf.layer.backends.<name>`` and calls its ``load``.
+def _load(module: str) -> Backend:
+    """Import ``gpurbf.layer.backends.<module>`` and call its ``load``.
 
-    For a GPU it refuses first if CuPy or NVIDIA's driver is missing.
+    For a GPU, refuse first if CuPy or NVIDIA's driver is missing.
     """
-
-    def load() -> Backend:
-        if name.startswith("cuda.") and (why := no_gpu()):
-            raise BackendUnavailable(why)
-        return importlib.import_module(f"gpurbf.layer.backends.{name}").load()
-
-    return load
+    if module.startswith("cuda.") and (why := no_gpu()):
+        raise BackendUnavailable(why)
+    return importlib.import_module(f"gpurbf.layer.backends.{module}").load()
 
 
 LOADERS: dict[str, Callable[[], Backend]] = {
-    "cupy": _module("cuda.cupy_"),
-    "numba-cuda": _module("cuda.numba_cuda"),
-    "numba": _module("numba.tile_layer"),
-    "mkl": _module("blas.mkl"),
-    "numpy": _module("blas.numpy_"),
+    "cupy": functools.partial(_load, "cuda.cupy_"),
+    "numba-cuda": functools.partial(_load, "cuda.numba_cuda"),
+    "numba": functools.partial(_load, "numba.tile_layer"),
+    "mkl": functools.partial(_load, "blas.mkl"),
+    "numpy": functools.partial(_load, "blas.numpy_"),
 }
 # The backends that "auto" tries, in order. On an H100 `cupy` is as fast as the tiles for 8-bit
 # data, twice as fast for others, and starts sooner. On CPUs tiles with vector or matrix
