@@ -94,24 +94,21 @@ class _Graph:
             t = self.Sqrt(t)
         elif form(activation) == "square":
             t = self.Mul(t, t)
-        if profile == "linear":
-            return t
         s = self.Mul(t, float(gamma))
-        if profile in ("gaussian", "laplacian"):
-            return self.Exp(self.Neg(s))
-        if profile == "triangular":
-            return self.Max(self.Sub(1.0, s), 0.0)
-        if profile == "multiquadric":
-            return self.Sqrt(self.Add(s, 1.0))
-        if profile == "inverse-multiquadric":
-            return self.Div(1.0, self.Sqrt(self.Add(s, 1.0)))
-        if profile == "thin-plate":
-            return self.Mul(self.Mul(s, self.Log(self.Max(s, _TINY))), 0.5)
-        if profile == "poly":
-            return self.Pow(self.Add(s, coef0), float(degree))
-        if profile == "sigmoid":
-            return self.Tanh(self.Add(s, coef0))
-        raise ValueError(f"The kernel {profile!r} cannot be converted to ONNX.")
+        formulas = {
+            "linear": lambda: t,
+            "gaussian": lambda: self.Exp(self.Neg(s)),
+            "laplacian": lambda: self.Exp(self.Neg(s)),
+            "triangular": lambda: self.Max(self.Sub(1.0, s), 0.0),
+            "multiquadric": lambda: self.Sqrt(self.Add(s, 1.0)),
+            "inverse-multiquadric": lambda: self.Div(1.0, self.Sqrt(self.Add(s, 1.0))),
+            "thin-plate": lambda: self.Mul(self.Mul(s, self.Log(self.Max(s, _TINY))), 0.5),
+            "poly": lambda: self.Pow(self.Add(s, coef0), float(degree)),
+            "sigmoid": lambda: self.Tanh(self.Add(s, coef0)),
+        }
+        if profile not in formulas:
+            raise ValueError(f"The kernel {profile!r} cannot be converted to ONNX.")
+        return formulas[profile]()
 
 
 def _layer(model: Any) -> tuple[np.ndarray, str, Any]:

@@ -89,18 +89,17 @@ def _run(argv: list[str]) -> int:
     parser = _Parser(prog="gpurbf", description="Fast SVC and RBF networks for scikit-learn.")
     parser.add_argument("--version", action="version", version=f"gpurbf {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    modules = {}
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if name in argv:  # the other modules are not needed
-            module = modules[name] = importlib.import_module(module_of(name))
+            module = importlib.import_module(module_of(name))
             command.description = module.__doc__
             module.add_arguments(command)
+            command.set_defaults(run=module.run)
     arguments = parser.parse_args(argv)
     if arguments.command is None:
         parser.print_help()
         return 0
-    command = arguments.command
-    return exit_status(modules[command].run, arguments, f"gpurbf {command}")
+    return exit_status(arguments.run, arguments, f"gpurbf {arguments.command}")

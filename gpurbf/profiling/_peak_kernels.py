@@ -63,16 +63,13 @@ def _amx(steps, data):
 @functools.cache
 def _compiled(name):
     """The loop of the kernel `name` as a C function."""
-    if name == "dot_amx":
-        function = _amx
-    else:
 
-        def loop(steps, data):
-            register_loop(name, steps, data)
+    def repeated(steps, data):
+        register_loop(name, steps, data)
 
-        loop.__qualname__ = name  # the disk cache identifies it by this name
-        function = loop
-    return cached_cfunc(types.void(types.intp, types.intp))(function)
+    repeated.__qualname__ = name  # the disk cache identifies it by this name
+    function = _amx if name == "dot_amx" else repeated
+    return cached_cfunc(function, types.void(types.intp, types.intp))
 
 
 def run(name, steps):

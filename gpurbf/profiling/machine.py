@@ -25,7 +25,7 @@ from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import physical_bytes
 from gpurbf.runtime.stages import FENCES
-from gpurbf.runtime.threads import parallel_for, thread_limit
+from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
 
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 peak_kernels = lazy_module("gpurbf.profiling._peak_kernels")
@@ -171,15 +171,13 @@ def scale_rate(multiply: Callable[[Any, Any, Any], Any], xp: ModuleType = np) ->
     source, target = xp.ones(_NUMBERS, xp.float32), xp.zeros(_NUMBERS, xp.float32)
     # A device takes as long for one launch as for its work.
     n, calls = (thread_limit(), 1) if xp is np else (1, 16)
-    bounds = [_NUMBERS * i // n for i in range(n + 1)]
 
-    def scale(i: int) -> None:
-        part = slice(bounds[i], bounds[i + 1])
+    def scale(part: slice) -> None:
         multiply(source[part], xp.float32(3), target[part])
 
     def work() -> None:
         for _ in range(calls):
-            parallel_for(scale, n)
+            parallel_rows(scale, _NUMBERS, -(-_NUMBERS // n))
 
     return calls * (source.nbytes + target.nbytes) / _best(work)
 

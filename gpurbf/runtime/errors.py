@@ -13,8 +13,9 @@ class BackendUnavailable(RuntimeError):
     """A backend that was asked for by name cannot run here; the message says how to get it."""
 
 
-# Modules whose frames are between that line and the warning: ours, and wrappers of our methods.
-_BETWEEN = ("gpurbf", "contextlib", "sklearn.callback")
+# Modules (and those in them) whose frames are between that line and the warning: ours, and wrappers
+# of our methods.
+_BETWEEN = ("gpurbf.", "contextlib.", "sklearn.callback.")
 
 
 _local = threading.local()
@@ -36,10 +37,6 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     if getattr(_local, "quiet", False):
         return
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+    while f"{frame.f_globals.get('__name__', '')}.".startswith(_BETWEEN) and frame.f_back:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
-
-
-def _is_ours(module: str) -> bool:
-    return any(module == name or module.startswith(f"{name}.") for name in _BETWEEN)

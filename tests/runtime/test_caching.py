@@ -158,11 +158,11 @@ def test_a_full_disk_is_said_once_and_ends_nothing(folder, monkeypatch, capfd, m
 
 
 def test_c_functions_are_kept_by_the_same_rules(folder):
-    make = caching.cached_cfunc(types.float64(types.float64))
-    assert make(double).ctypes(21.0) == 42
+    signature = types.float64(types.float64)
+    assert caching.cached_cfunc(double, signature).ctypes(21.0) == 42
     for path in folder.rglob("*.nb?"):
         path.write_bytes(b"")
-    assert make(double).ctypes(21.0) == 42
+    assert caching.cached_cfunc(double, signature).ctypes(21.0) == 42
 
 
 def test_all_kernels_are_kept_by_these_rules():

@@ -64,10 +64,9 @@ class Announcer(event.Listener):
             return
         self.depth -= 1
         now = self.clock()
-        if not self.depth:
-            self.spent += now - self.began
-            self.began = now
-        if not self.said and self.spent + now - self.began > SECONDS:
+        self.spent += now - self.began
+        self.began = now
+        if not self.said and self.spent > SECONDS:
             self.said = True
             print(
                 "gpurbf: compiling kernels for this CPU, once; they are cached in "

@@ -45,8 +45,7 @@ class Cache(FunctionCache):
         # process that finds its kernels. Loaded code needs only the runtime for arrays' memory.
         rtsys.initialize(target_context)
         try:
-            with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)
+            return self._load_overload(sig, target_context)
         except Exception:  # a damaged pickle may raise any error
             return None
 
@@ -108,48 +107,34 @@ def _say(what):
 
 
 class JitKernel(CPUDispatcher):
-    """A kernel that Python calls; it is kept on disk."""
+    """A kernel that Python calls."""
 
-    def enable_caching(self):
-        self._cache = Cache(self.py_func)
-
-    def compile(self, sig):
-        with without_collecting():
-            return super().compile(sig)
+    compile = without_collecting()(CPUDispatcher.compile)
 
 
 class JitCallback(CFunc):
-    """A kernel that is called by its address; it is kept on disk."""
+    """A kernel that is called by its address."""
 
-    def enable_caching(self):
-        self._cache = Cache(self._pyfunc)
-
-    def compile(self):
-        with without_collecting():
-            super().compile()
+    compile = without_collecting()(CFunc.compile)
 
 
 def cached(**options):
-    """`numba.njit` of a kernel that Python calls."""
+    """`numba.njit` of a kernel that Python calls; it is kept on disk."""
 
     def decorate(function):
         kernel = JitKernel(function, targetoptions=_OPTIONS | options)
-        kernel.enable_caching()
+        kernel._cache = Cache(function)
         return kernel
 
     return decorate
 
 
-def cached_cfunc(signature, **options):
-    """`numba.cfunc` of a kernel that is called by its address."""
-
-    def decorate(function):
-        kernel = JitCallback(function, normalize_signature(signature), locals={}, options=options)
-        kernel.enable_caching()
-        kernel.compile()
-        return kernel
-
-    return decorate
+def cached_cfunc(function, signature, **options):
+    """`numba.cfunc` of a kernel that is called by its address; it is kept on disk."""
+    kernel = JitCallback(function, normalize_signature(signature), locals={}, options=options)
+    kernel._cache = Cache(function)
+    kernel.compile()
+    return kernel
 
 
 @once
@@ -162,7 +147,7 @@ def compiled(function, dtypes, contract=False):
     kinds = {None: types.intp, float: types.float64}
     arguments = [kinds.get(d) or types.CPointer(from_dtype(d)) for d in dtypes]
     options = {"fastmath": {"contract"}} if contract else {}
-    return cached_cfunc(types.void(*arguments), error_model="numpy", **options)(function)
+    return cached_cfunc(function, types.void(*arguments), error_model="numpy", **options)
 
 
 def inner(**options):

@@ -99,7 +99,7 @@ def _function(name):
 def compiled(name):
     """The C function `name`, kept alive; compiled or loaded from the disk cache at first use."""
     function = _function(name)
-    return cached_cfunc(signature(function))(function)
+    return cached_cfunc(function, signature(function))
 
 
 def signature(function):
