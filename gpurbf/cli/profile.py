@@ -68,9 +68,9 @@ def run(arguments: argparse.Namespace) -> None:
         if threads:  # what more threads wait for would be in the record
             estimator.set_params(n_jobs=2)
         say("reading")
-        with Recorder() as reading, stage("read and validate", "files"):
+        with Recorder() as training, stage("read and validate", "files"):
             data = images(quick, arguments.data_home)
-        found = profile_data(estimator, data, reading, say=say)
+        found = profile_data(estimator, data, training, say=say)
     except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error
     print(found)

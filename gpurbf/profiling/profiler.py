@@ -435,15 +435,15 @@ def profile(
 def profile_data(
     estimator: Any,
     data: tuple[Any, Any, Any, Any],
-    reading: Recorder | None = None,
+    training: Recorder | None = None,
     *,
     warm_up: bool = True,
     say: Callable[[str], Any] = str,
 ) -> Profile:
     """Like :func:`profile`, for ``data`` = (X, y, X_test, y_test).
 
-    `reading` has recorded how the data were read. ``say`` is called with the name of each step
-    before it begins.
+    `training` may have recorded how the data were read, and records the fit too. ``say`` is called
+    with the name of each step before it begins.
     """
     X, y, X_test, y_test = data
     if X_test is None:
@@ -455,16 +455,13 @@ def profile_data(
         first = np.unique(on_host(y), return_index=True)[1]
         rows = np.union1d(np.arange(min(_WARM_UP, len(y))), first)
         few = _safe_indexing(X, beside(X, rows))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             clone(estimator).fit(few, _safe_indexing(y, beside(y, rows))).predict(few)
     model = clone(estimator)
     gc.collect()
     say("fitting")
-    with Recorder() as training:
+    with training or Recorder() as training:
         model.fit(X, y)
-    if reading is not None:
-        training.include(reading)
     accuracy = None
     say("predicting")
     with Recorder() as prediction:

@@ -277,19 +277,24 @@ def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:
 class Recorder:
     """Records the stages of this thread, and of threads that work for it, in a ``with`` block.
 
+    Further blocks with the same recorder add to its record.
+
     Attributes
     ----------
     seconds : float
-        Wall time of the block.
+        Wall time of the blocks.
     entries : dict of (str, str) to Entry
         By stage and part; time outside all stages is under ``ELSEWHERE``.
     trace : list of Segment and list
         What the thread did in order; each list holds the traces of a parallel section's items.
     """
 
+    def __init__(self) -> None:
+        self._account, self.seconds = _Account(ELSEWHERE), 0.0
+        self.entries, self.trace = self._account.entries, self._account.trace
+
     def __enter__(self) -> Recorder:
-        self._before = _local.account
-        self._account, self._done = _Account(ELSEWHERE), threading.Event()
+        self._before, self._done = _local.account, threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="gpurbf memory", daemon=True)
         self._watcher.start()
         _local.account = self._account
@@ -303,15 +308,7 @@ class Recorder:
 
     def __exit__(self, *exception: object) -> None:
         self._account.charge()
-        self.seconds = self._account.since - self._started
-        self.entries, self.trace = self._account.entries, self._account.trace
+        self.seconds += self._account.since - self._started
         _local.account = self._before
         self._done.set()
         self._watcher.join()
-
-    def include(self, other: Recorder) -> None:
-        """Add an earlier recording."""
-        self.seconds += other.seconds
-        self.trace = other.trace + self.trace
-        for key, entry in other.entries.items():
-            self.entries.setdefault(key, Entry()).add(entry)
