@@ -22,7 +22,6 @@ from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
-from gpurbf.fsvc.units import WIDTH
 from gpurbf.layer.activation import form
 from gpurbf.svm.ovo import pair_weights, vote_changes
 
@@ -123,8 +122,7 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     if isinstance(model, FSVC) and (unit := model._selection.unit).metric == "sqeuclidean":
         # The kernel takes the squared distance as if it were the distance. No profile does that, so
         # treat the squared distance like a Manhattan distance.
-        radius = float(model.eval_radius_)
-        gamma = {"gaussian": 0.5 / radius**2, "triangular": 1 / (WIDTH * radius)}[unit.kernel]
+        gamma = unit._replace(radius=float(model.eval_radius_)).gamma
         activation = activation._replace(metric="manhattan", profile=unit.kernel, gamma=gamma)
     return np.asarray(centers, np.float64), metric, activation
 

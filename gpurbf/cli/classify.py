@@ -144,8 +144,7 @@ def _classify(
     log(f"{title}: preparing")
     # Fit a few samples of every class first, so that compilation is not in the times.
     some = np.union1d(np.arange(min(600, len(y))), np.unique(y, return_index=True)[1])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         ESTIMATORS[name](len(some), backend).fit(X[some], y[some]).predict(X[some])
     wait(pictures)  # drawing would take a core from the timed work
     log(f"{title}: fitting")
@@ -185,11 +184,10 @@ def hardest(
 ) -> np.ndarray:
     """Indices of all samples: mistakes, the most confident first, then the closest calls."""
     if scores.ndim == 1:  # two classes
-        margin = np.where(predicted == y, np.abs(scores), -np.abs(scores))
-    else:  # the lead of the true class
-        true = y[:, None] == classes
-        margin = np.where(true, scores, -np.inf).max(axis=1)
-        margin = margin - np.where(true, -np.inf, scores).max(axis=1)
+        scores = np.column_stack((-scores, scores))
+    true = y[:, None] == classes
+    margin = np.where(true, scores, -np.inf).max(axis=1)  # the lead of the true class
+    margin = margin - np.where(true, -np.inf, scores).max(axis=1)
     return np.lexsort((margin, predicted == y))
 
 

@@ -70,8 +70,7 @@ def use(backend: str, svc: bool) -> None:
         for model, classes in _models(backend):
             if isinstance(model, gpurbf.SVC) != svc:
                 continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 labels = y if classes == 2 else np.arange(len(y)) % classes
                 # SVC keeps the whole kernel matrix of few samples, and parts of a larger one.
                 for n in (_FEW, len(y)) if svc else (len(y),):

@@ -66,8 +66,10 @@ def set_config(**settings: Any) -> None:
     if not isinstance(backend := settings.get("backend", "auto"), str):
         raise TypeError(f"backend must be the name of one, or 'auto', got {backend!r}.")
     for name in ("memory", "gpu_memory"):
-        if (megabytes := settings.get(name, _DEFAULTS[name])) != _DEFAULTS[name]:
-            _check_megabytes(name, megabytes)
+        value = settings.get(name, _DEFAULTS[name])
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if value != _DEFAULTS[name] and (not number or not 0 < value < math.inf):
+            raise ValueError(f"{name} must be a finite number of megabytes > 0, got {value!r}.")
     _settings.set(_settings.get() | settings)
 
 
@@ -107,9 +109,3 @@ def bytes_to_keep(share: float) -> float:
     if _settings.get()["memory"] == "auto" and math.isfinite(free := memory.free_bytes()):
         return free / 2
     return share * working_bytes()
-
-
-def _check_megabytes(name: str, value: Any) -> None:
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a finite number of megabytes > 0, got {value!r}.")

@@ -28,7 +28,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -122,19 +122,16 @@ def _own_limit(cores: int) -> int:
     return min(limits)
 
 
-@contextmanager
-def limited(n_jobs: int | None) -> Iterator[None]:
+def limited(n_jobs: int | None) -> AbstractContextManager[None]:
     """Use at most ``n_jobs`` threads inside the block (None: no limit of its own, -1: all)."""
     if n_jobs is None:
-        yield
-        return
+        return nullcontext()
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, numbers.Integral) or n_jobs == 0:
         raise ValueError(
             "n_jobs must be None, a number of threads >= 1, or -1 for all of them, -2 for all but "
             f"one and so on; got {n_jobs!r}."
         )
-    with _at_most(joblib.effective_n_jobs(n_jobs)):
-        yield
+    return _at_most(joblib.effective_n_jobs(n_jobs))
 
 
 @contextmanager
