@@ -75,7 +75,7 @@ def test_forcing_an_unknown_kernel_lists_the_known_ones(monkeypatch):
 )
 def test_linux_tells_in_bits_what_an_arm_cpu_has(on_arm, monkeypatch, words, features):
     on_arm("Linux")
-    library = SimpleNamespace(getauxval=words.__getitem__)
+    library = SimpleNamespace(getauxval=lambda place: words[place])
     monkeypatch.setattr(cpu.ctypes, "CDLL", lambda name: library)
     assert cpu.cpu_features.__wrapped__() == features
 

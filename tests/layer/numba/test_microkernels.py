@@ -1,6 +1,7 @@
 """The micro-kernels: what is packed for them, sums with weights, and their code."""
 
 import re
+from itertools import pairwise
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -13,6 +14,7 @@ from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
 from gpurbf.layer.backends.numba.microkernels import (
     AVX2,
     AVXVNNI,
+    BLOCK,
     DOTPROD,
     I8MM,
     KINDS,
@@ -132,6 +134,28 @@ def test_groups_of_centers_have_weights_for_their_own_outputs(sizes, own, dtype)
     times(GroupedWeights(groups, 45), dtype)(H, S)
     tol = 1e-12 if dtype == np.float64 else 1e-6
     np.testing.assert_allclose(S, H.astype(float) @ W, rtol=tol, atol=tol)
+
+
+@each_kernel(name for name in KINDS if re.match("(dot|manhattan)(32|64)", name))
+def test_sums_of_floats_go_on_where_they_ended(name):
+    """With the same bits, if the calls end where runs of float32 sums do."""
+    kind, rng = KINDS[name], np.random.default_rng(0)
+    dtype = np.dtype(OPERATIONS[kind.operation].c)
+    x, c = (packing.aligned((n * 300,), dtype) for n in (kind.rows, kind.panels * LANES))
+    x[:], c[:] = (rng.standard_normal(len(a)) for a in (x, c))
+    places = np.arange(300, dtype=np.int32) * kind.rows * dtype.itemsize
+    step = LANES * dtype.itemsize
+
+    def sums(*ends):
+        out = np.full((kind.rows, BLOCK), np.nan, dtype)
+        for begun, end in pairwise([0, *ends]):
+            rows = x.ctypes.data, places[begun:].ctypes.data
+            centers = c.ctypes.data + begun * step, 300 * step
+            kernel = microkernel_table.compiled(name).ctypes
+            kernel(*rows, *centers, end - begun, out.ctypes.data, begun)
+        return out[:, : kind.panels * LANES]
+
+    np.testing.assert_array_equal(sums(128, 256, 300), sums(300))
 
 
 @pytest.mark.parametrize("name", KINDS | matvec_kernels.KINDS)

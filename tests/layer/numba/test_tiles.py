@@ -244,6 +244,23 @@ def test_long_float32_sums_are_made_in_runs(kernel, metric):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
+def test_very_many_inputs_are_taken_in_parts_with_the_bits_of_all_at_once(
+    kernel, metric, dtype, monkeypatch
+):
+    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
+    X, C = (np.random.default_rng(N).standard_normal((N, 6000)).astype(dtype) for N in (20, 70))
+    C[:32, 500:4000] = 0  # which the first strips leave out
+    activation = of(metric, "gaussian", 1e-4)
+    in_parts = outputs(X, C, activation, dtype, None)
+    tolerance = 10 * reference.TOLERANCE[np.dtype(dtype)]
+    expected = reference.hidden(X, C, *activation)
+    np.testing.assert_allclose(in_parts, expected, tolerance, tolerance * np.abs(expected).max())
+    monkeypatch.setattr(tile_layer, "_WIDE_BYTES", np.inf)
+    np.testing.assert_array_equal(outputs(X, C, activation, dtype, None), in_parts)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
     X, C = codes(2, 3, 2 * distance.INT32_FEATURES + 5)
     X[0], C[0] = 0, 255

@@ -17,6 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from gpurbf.layer.backends.numba.microkernels import BLOCK
 from gpurbf.runtime.jit.llvm import pointer
 
 ROWS, PANELS, GROUP = 32, 2, 64  # of a block; inputs a step
@@ -75,8 +76,9 @@ _dot10 = _instruction("llvm.x86.tdpbsud", 2, 5, 6)
 _dot11 = _instruction("llvm.x86.tdpbsud", 3, 5, 7)
 
 
-def dot_amx(x, places, c, c_stride, steps, out, out_stride):
-    """out (32 × 32 int32) = the products of `steps` · 64 inputs."""
+def dot_amx(x, places, c, c_stride, steps, out, begun):
+    """out (32 × 32 int32) = the products of `steps` · 64 inputs; `begun` is 0."""
+    out_stride = 4 * BLOCK
     _zero0()
     _zero1()
     _zero2()

@@ -2,8 +2,9 @@
 
 for a block of rows (packed once)           x, in L2
   for BLOCK centers                         c, in L2
-    for a strip of centers                  c, in L1
-      for a panel of rows: micro-kernel     ─► products   (block × BLOCK)
+    for a part of the inputs
+      for a strip of centers                c, in L1
+        for a panel of rows: micro-kernel   ─► products   (block × BLOCK)
     for CHUNK rows: finish, activate        ─► H          (CHUNK × BLOCK, in L1)
                     consume                 ─► H stored | H @ W summed | H packed for HᵀH,
                                             as it is or in 16 bits
@@ -34,6 +35,8 @@ class LayerWords(NamedTuple):
     shift: int
     panel_bytes: int  # of a panel of rows
     step_bytes: int  # of a step of a panel of centers
+    steps: int  # of all inputs, and of the part of them that is taken at a time
+    part: int
     columns: int  # of a strip of centers
     panels: int
     strips: int  # which steps each strip takes: see `packing.strips_of`
@@ -87,17 +90,20 @@ def evaluate_rows(begin, end, layer_words, call_words, memory):
         call_at(call.pack, X, chosen, layer.shift, layer.packing, n_rows, lines, memory, row_terms)
         for first in range(0, layer.m, BLOCK):
             count = min(BLOCK, layer.m - first)
-            for j in range(0, count, layer.columns):
-                strip = 3 * ((first + j) // layer.columns)
-                steps, taken = strips[strip + 1], layer.places + 4 * strips[strip]
-                c, x, out = layer.panels + strips[strip + 2], memory, P + j * item
-                for _ in range(0, n_rows, layer.rows):
-                    call_at(
-                        layer.product, x, taken, c, steps * layer.step_bytes, steps, out,
-                        BLOCK * item,
-                    )  # fmt: skip
-                    x += layer.panel_bytes
-                    out += layer.rows * BLOCK * item
+            for begun in range(0, layer.steps, layer.part):
+                for j in range(0, count, layer.columns):
+                    strip = 3 * ((first + j) // layer.columns)
+                    stride = strips[strip + 1] * layer.step_bytes
+                    steps = min(layer.part, strips[strip + 1] - begun)
+                    if steps <= 0:
+                        continue
+                    taken = layer.places + 4 * (strips[strip] + begun)
+                    c = layer.panels + strips[strip + 2] + begun * layer.step_bytes
+                    x, out = memory, P + j * item
+                    for _ in range(0, n_rows, layer.rows):
+                        call_at(layer.product, x, taken, c, stride, steps, out, begun)
+                        x += layer.panel_bytes
+                        out += layer.rows * BLOCK * item
             for r in range(0, n_rows, CHUNK):
                 n = min(CHUNK, n_rows - r)
                 call_at(

@@ -9,7 +9,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba import amx, matvec_kernels, microkernels
-from gpurbf.layer.backends.numba.microkernels import KINDS, OPERATIONS, PRODUCTS, compile_for
+from gpurbf.layer.backends.numba.microkernels import (
+    BLOCK,
+    KINDS,
+    OPERATIONS,
+    PRODUCTS,
+    compile_for,
+)
 from gpurbf.runtime.jit.caching import cached_cfunc
 from gpurbf.runtime.lazy import once
 
@@ -56,11 +62,15 @@ def write(builder, name, *arguments):
     compile_for(builder, kind.target)
     if name in matvec_kernels.KINDS:
         matvec_kernels.build(builder, kind, *arguments)
-    elif kind.listed:
-        microkernels.build(builder, kind, *arguments)
     else:
-        x, *others = arguments
-        microkernels.build(builder, kind, x, ir.IntType(64)(0), *others)
+        number = ir.IntType(64)
+        if kind.listed:
+            (*most, begun), stride = arguments, BLOCK * LAYOUTS[name].out_dtype.itemsize
+            arguments = *most, number(stride), begun
+        else:
+            x, *others = arguments
+            arguments = x, number(0), *others, number(0)
+        microkernels.build(builder, kind, *arguments)
 
 
 @intrinsic(prefer_literal=True)
@@ -81,8 +91,8 @@ def _function(name):
     # These functions hold only names: for the disk cache an intrinsic changes with every process.
     if name in KINDS and KINDS[name].listed:
 
-        def listed(x, places, c, c_stride, steps, out, out_stride):
-            _written(name, x, places, c, c_stride, steps, out, out_stride)
+        def listed(x, places, c, c_stride, steps, out, begun):
+            _written(name, x, places, c, c_stride, steps, out, begun)
 
         function = listed
     else:

@@ -9,9 +9,10 @@ which `packing` laid them:
     c    [steps][16][group] per panel    `panels` panels of centers, c_stride bytes apart
     out  [rows][panels · 16]             int32, float32 or float64, rows out_stride bytes apart
 
-A kernel of packed rows takes a list of the steps to compute: the argument after x is its address,
-and it has the int32 byte offset from x of each step. Other steps would add zero (see
-`packing.strips_of`).
+A kernel of packed rows, `(x, places, c, c_stride, steps, out, begun)`, takes a list of the steps to
+compute: `places` is its address, and it has the int32 byte offset from x of each step. Other steps
+would add zero (see `packing.strips_of`). Its rows of `out` are BLOCK numbers apart, and have the
+sums of `begun` steps already, which it goes on with. Kernels of integers take all steps at once.
 
 Long float32 sums are made in runs, each summed in registers and then added to `out`. This reduces
 the rounding error, since each addition rounds at the current size of the sum, which grows with n.
@@ -321,21 +322,26 @@ def loop(builder, first, body):
     return values
 
 
-def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
+def build(builder, kind, x, places, c, c_stride, steps, out, out_stride, begun):
     """Write the loop over the steps and the store of the sums, once or for each run.
 
-    `places` is the address of the list of steps; for a kind without a list it is 0, as a number.
+    For a kind without a list of steps, `places` and `begun` are 0, as numbers.
     """
     if not kind.run:
-        sums, *_ = _sum(builder, kind, x, places, c, c_stride, steps)
+        before = _sums_before(builder, kind, out, out_stride, begun)
+        sums, *_ = _sum(builder, kind, x, places, c, c_stride, steps, before)
         _store(builder, kind, sums, out, out_stride)
         return
+
+    # The number of steps that are left before sums are there to add to.
+    new = builder.select(builder.icmp_signed("==", begun, _i64(0)), steps, _i64(-1))
 
     def run(x, places, c, left):
         shorter = builder.icmp_signed("<", left, _i64(kind.run))
         steps_now = builder.select(shorter, left, _i64(kind.run))
-        sums, *following = _sum(builder, kind, x, places, c, c_stride, steps_now)
-        with builder.if_else(builder.icmp_signed("==", left, steps)) as (first, further):
+        zeros = _zeros(kind)
+        sums, *following = _sum(builder, kind, x, places, c, c_stride, steps_now, zeros)
+        with builder.if_else(builder.icmp_signed("==", left, new)) as (first, further):
             with first:
                 _store(builder, kind, sums, out, out_stride)
             with further:
@@ -346,14 +352,41 @@ def build(builder, kind, x, places, c, c_stride, steps, out, out_stride):
     loop(builder, [x, places, c, steps], run)
 
 
-def _sum(builder, kind, x, places, c, c_stride, steps):
-    """Write the loop over some steps.
+def _zeros(kind):
+    """The sums of no step, row by row."""
+    operation = OPERATIONS[kind.operation]
+    totals = ir.VectorType(operation.total, kind.width * operation.rows)
+    n_sums = kind.rows // operation.rows * kind.panels * LANES // kind.width
+    return [ir.Constant(totals, None)] * n_sums
+
+
+def _sums_before(builder, kind, out, out_stride, begun):
+    """The sums of floats in `out` if steps have begun, else zeros."""
+    zeros = _zeros(kind)
+    if not kind.listed or zeros[0].type.element not in (_f32, _f64):
+        return zeros
+    start, n = builder.block, len(zeros) // kind.rows
+    with builder.if_then(builder.icmp_signed("!=", begun, _i64(0))):
+        before = [
+            builder.load(place, align=size)
+            for row in range(kind.rows)
+            for place, size in _places(builder, kind, out, out_stride, row, n)
+        ]
+        loaded = builder.block
+    sums = [builder.phi(zero.type) for zero in zeros]
+    for total, zero, value in zip(sums, zeros, before):
+        total.add_incoming(zero, start)
+        total.add_incoming(value, loaded)
+    return sums
+
+
+def _sum(builder, kind, x, places, c, c_stride, steps, before):
+    """Write the loop over some steps, whose sums begin with those before.
 
     Returns the sums, and the addresses where the next steps begin: of x, places and c.
     """
     operation = OPERATIONS[kind.operation]
     inputs = ir.VectorType(operation.operand, kind.width)
-    totals = ir.VectorType(operation.total, kind.width * operation.rows)
     n_rows, n_sums = kind.rows // operation.rows, kind.panels * LANES // kind.width
 
     def step(number, x, places, c, *sums):
@@ -389,8 +422,7 @@ def _sum(builder, kind, x, places, c, c_stride, steps):
         sums = [total for line in new for total in line]
         return builder.icmp_signed("<", number, steps), [number, x, places, c, *sums]
 
-    zeros = [ir.Constant(totals, None)] * (n_rows * n_sums)
-    _, x, places, c, *sums = loop(builder, [_i64(0), x, places, c, *zeros], step)
+    _, x, places, c, *sums = loop(builder, [_i64(0), x, places, c, *before], step)
     lines = [sums[row * n_sums : (row + 1) * n_sums] for row in range(n_rows)]
     if operation.rows > 1:
         lines = [line for pair in lines for line in _lines(builder, pair)]
@@ -454,18 +486,24 @@ def _lines(builder, sums):
 
 def _store(builder, kind, rows, out, out_stride, *, add=False):
     """Write the sums to `out`, or add them to its numbers."""
+    for row, sums in enumerate(rows):
+        places = _places(builder, kind, out, out_stride, row, len(sums))
+        for total, (place, size) in zip(sums, places):
+            if total.type != place.type.pointee:
+                total = builder.trunc(total, place.type.pointee)
+            if add:
+                total = builder.fadd(builder.load(place, align=size), total)
+            builder.store(total, place, align=size)
+
+
+def _places(builder, kind, out, out_stride, row, n):
+    """The places in `out` of the n vectors of a row's sums, and their alignment."""
     operation = OPERATIONS[kind.operation]
     results = ir.VectorType(operation.result, kind.width * operation.rows)
     size = byte_size(operation.result)
-    for row, sums in enumerate(rows):
-        line = builder.add(out, builder.mul(out_stride, _i64(row)))
-        for v, total in enumerate(sums):
-            if operation.total != operation.result:
-                total = builder.trunc(total, results)
-            pointer = pointer_to(builder, line, v * results.count * size, results)
-            if add:
-                total = builder.fadd(builder.load(pointer, align=size), total)
-            builder.store(total, pointer, align=size)
+    line = builder.add(out, builder.mul(out_stride, _i64(row)))
+    for v in range(n):
+        yield pointer_to(builder, line, v * results.count * size, results), size
 
 
 def byte_size(kind):

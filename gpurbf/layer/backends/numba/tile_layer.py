@@ -48,6 +48,9 @@ _BLOCK_ROWS = 192
 _FEWEST_ROWS = 96
 # Maximum bytes of a block, for very many inputs.
 _MAX_BLOCK_BYTES = 1 << 24
+# A strip of centers of more than `_WIDE_BYTES` is taken in parts, which stay in cache while they
+# meet all rows of a block. Their steps are a multiple of the runs of float32 sums.
+_PART_BYTES, _WIDE_BYTES, _RUN = 1 << 16, 1 << 18, 128
 # Rows that a thread shifts at a time.
 _SHIFTED_ROWS = 512
 
@@ -127,6 +130,8 @@ class TileLayer(ByTiles):
             self.row_packing.shift.ctypes.data,
             layout.rows * self.width * layout.x_dtype.itemsize,
             microkernels.LANES * layout.x_group * panels.itemsize,
+            self.width // layout.x_group,
+            _part(layout, self.width // layout.x_group),
             layout.panels * microkernels.LANES,
             panels.ctypes.data,
             self._strips.ctypes.data,
@@ -293,6 +298,14 @@ def _block(layout: Layout, width: int, wanted: int | None) -> int:
     most = min(most, _MAX_BLOCK_BYTES // row_bytes)
     least = max(consumers.CHUNK, layout.rows)
     return max(least, most // least * least)
+
+
+def _part(layout: Layout, steps: int) -> int:
+    """Steps of the inputs that are taken at a time: of very many floats, a part."""
+    step_bytes = microkernels.LANES * layout.panels * layout.c_dtype.itemsize
+    if not np.issubdtype(layout.out_dtype, np.floating) or steps * step_bytes <= _WIDE_BYTES:
+        return steps
+    return _PART_BYTES // step_bytes // _RUN * _RUN
 
 
 @functools.cache
