@@ -71,9 +71,9 @@ def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
     if not positive_definite(layer.activation):
         return None
     find = center_finder(layer)
-    if (find(X[:_FIRST_ROWS]) < 0).any():
-        return None
-    places = find(X)
+    places = find(X[:_FIRST_ROWS])
+    if len(places) < X.shape[0] and (places >= 0).all():
+        places = find(X)
     return None if (places < 0).any() else places
 
 

@@ -104,7 +104,9 @@ def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
     C.data[::7] = 0  # stored zeros are numbers like others
     few, dense = (np.full((X.shape[0], m), np.nan) for _ in range(2))
     sparse._multiply(X, sparse.Columns(C), few)
-    sparse._multiply(X, sparse._centers(C.toarray()), dense)
+    by_inputs = np.ascontiguousarray(C.toarray().T)
+    by_inputs.flags.writeable = False
+    sparse._multiply(X, by_inputs, dense)
     np.testing.assert_array_equal(few, dense)
     np.testing.assert_allclose(few, (X @ C.T).toarray(), rtol=1e-14)
 

@@ -249,8 +249,13 @@ def test_very_many_inputs_are_taken_in_parts_with_the_bits_of_all_at_once(
 ):
     monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
     X, C = (np.random.default_rng(N).standard_normal((N, 6000)).astype(dtype) for N in (20, 70))
-    C[:32, 500:4000] = 0  # which the first strips leave out
+    # The first strips take 2,500 inputs, the others 4,500.
+    C[:, 500:2000] = C[:32, 500:4000] = 0
     activation = of(metric, "gaussian", 1e-4)
+    layer = TileLayer(C, activation, dtype, None)
+    assert layer.sparse == (metric != "manhattan")
+    assert 0 < tile_layer._part(layer.layout, layer.width) < 2500
+    assert all(tile_layer._RUN % kind.run == 0 for kind in KINDS.values() if kind.run)
     in_parts = outputs(X, C, activation, dtype, None)
     tolerance = 10 * reference.TOLERANCE[np.dtype(dtype)]
     expected = reference.hidden(X, C, *activation)

@@ -47,8 +47,7 @@ class Gemm(NamedTuple):
     operand into the form that ``multiply`` reads; ``arithmetic`` is the kind of its operations. On
     a GPU inputs, and centers too, are padded to whole groups of ``group``; ``parts``: each number
     is stored as three. ``centered``: operands that are not quantized are both shifted by the mean
-    of the centers. ``square(H)`` is HᵀH of a tile, or its
-    lower triangle.
+    of the centers. ``square(H)`` is HᵀH of a tile, or its lower triangle.
     """
 
     arithmetic: str

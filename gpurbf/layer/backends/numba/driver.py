@@ -2,8 +2,8 @@
 
 for a block of rows (packed once)           x, in L2
   for BLOCK centers                         c, in L2
-    for a part of the inputs
-      for a strip of centers                c, in L1
+    for a part of the inputs                (all, if they are not very many)
+      for a strip of centers                c, in L1 or L2
         for a panel of rows: micro-kernel   ─► products   (block × BLOCK)
     for CHUNK rows: finish, activate        ─► H          (CHUNK × BLOCK, in L1)
                     consume                 ─► H stored | H @ W summed | H packed for HᵀH,
