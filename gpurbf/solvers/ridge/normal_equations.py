@@ -165,8 +165,7 @@ class NormalEquations:
         """
         self.layer = layer
         with layer.allocator():
-            move = to_host if layer.xp is np else layer.xp.asarray  # to where the layer computes
-            self.G, self.B = move(self.G), move(self.B)
+            self._move(layer.xp)
             targets = np.column_stack([T, np.ones(len(T))])
             if self.shift is None:
                 w = np.ones(1) if weights is None else weights
@@ -205,6 +204,15 @@ class NormalEquations:
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with the arrays of the layer's library."""
         return nullcontext() if self.layer is None else self.layer.allocator()
+
+    def _move(self, xp: ModuleType) -> None:
+        """Bring G and B to where the layer computes."""
+        if xp is np:
+            self.G, self.B = to_host(self.G), to_host(self.B)
+        elif self.shift is None:  # zeros, which need not be copied
+            self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
+        else:
+            self.G, self.B = xp.asarray(self.G), xp.asarray(self.B)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
