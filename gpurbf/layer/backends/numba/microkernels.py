@@ -333,15 +333,15 @@ def build(builder, kind, x, places, c, c_stride, steps, out, out_stride, begun):
         _store(builder, kind, sums, out, out_stride)
         return
 
-    # The number of steps that are left before sums are there to add to.
-    new = builder.select(builder.icmp_signed("==", begun, _i64(0)), steps, _i64(-1))
+    # The number of steps left of the run that is stored; the sums of other runs are added.
+    stored = builder.select(builder.icmp_signed("==", begun, _i64(0)), steps, _i64(-1))
 
     def run(x, places, c, left):
         shorter = builder.icmp_signed("<", left, _i64(kind.run))
         steps_now = builder.select(shorter, left, _i64(kind.run))
         zeros = _zeros(kind)
         sums, *following = _sum(builder, kind, x, places, c, c_stride, steps_now, zeros)
-        with builder.if_else(builder.icmp_signed("==", left, new)) as (first, further):
+        with builder.if_else(builder.icmp_signed("==", left, stored)) as (first, further):
             with first:
                 _store(builder, kind, sums, out, out_stride)
             with further:
@@ -370,7 +370,7 @@ def _sums_before(builder, kind, out, out_stride, begun):
         before = [
             builder.load(place, align=size)
             for row in range(kind.rows)
-            for place, size in _places(builder, kind, out, out_stride, row, n)
+            for place, size in _row_of_out(builder, kind, out, out_stride, row, n)
         ]
         loaded = builder.block
     sums = [builder.phi(zero.type) for zero in zeros]
@@ -487,8 +487,8 @@ def _lines(builder, sums):
 def _store(builder, kind, rows, out, out_stride, *, add=False):
     """Write the sums to `out`, or add them to its numbers."""
     for row, sums in enumerate(rows):
-        places = _places(builder, kind, out, out_stride, row, len(sums))
-        for total, (place, size) in zip(sums, places):
+        line = _row_of_out(builder, kind, out, out_stride, row, len(sums))
+        for total, (place, size) in zip(sums, line):
             if total.type != place.type.pointee:
                 total = builder.trunc(total, place.type.pointee)
             if add:
@@ -496,8 +496,8 @@ def _store(builder, kind, rows, out, out_stride, *, add=False):
             builder.store(total, place, align=size)
 
 
-def _places(builder, kind, out, out_stride, row, n):
-    """The places in `out` of the n vectors of a row's sums, and their alignment."""
+def _row_of_out(builder, kind, out, out_stride, row, n):
+    """Pointers to the n vectors of a row of `out`, each with its alignment."""
     operation = OPERATIONS[kind.operation]
     results = ir.VectorType(operation.result, kind.width * operation.rows)
     size = byte_size(operation.result)
