@@ -132,7 +132,7 @@ def run_python(code, *arguments, check=True, cwd=None, **environment):
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=3600,  # what hangs is an error, also where nobody looks
+        timeout=1200,  # what hangs is an error, also where nobody looks
     )
     assert not check or done.returncode == 0, done.stderr[-2000:]
     return done

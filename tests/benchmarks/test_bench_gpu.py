@@ -7,6 +7,7 @@ from benchmarks.report import Report
 from gpurbf.layer.backends import available_backends
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_every_section_runs_and_one_that_fails_leaves_the_others(cupy, monkeypatch, tmp_path):
     """One section is broken as a whole, and of others a way, a product in float64."""

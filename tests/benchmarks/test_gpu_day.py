@@ -60,6 +60,7 @@ def test_what_no_time_is_left_for_says_so(tmp_path, monkeypatch, capsys):
     assert "tic" not in text
 
 
+@pytest.mark.slow
 def test_without_a_gpu_no_step_is_done(tmp_path, capsys):
     if no_gpu() is None:
         pytest.skip("there is a GPU here")

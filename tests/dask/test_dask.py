@@ -345,7 +345,9 @@ def kill_once(i, part, log, after):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL")
 def test_a_worker_that_is_killed_costs_time_only(tmp_path):
-    with distributed.LocalCluster(2, threads_per_worker=1, **QUIET) as cluster:
+    # Of three, two are killed: nothing waits for those that Dask starts in their place, which
+    # Dask 2026.8 sometimes never does.
+    with distributed.LocalCluster(n_workers=3, threads_per_worker=1, **QUIET) as cluster:
         with distributed.Client(cluster) as client:
             for name in ("RBFClassifier", "SVC"):
                 log, options = str(tmp_path / name), OPTIONS[name]
@@ -354,8 +356,7 @@ def test_a_worker_that_is_killed_costs_time_only(tmp_path):
                 pids = set(client.run(os.getpid).values())
                 model = getattr(on_dask, name)(**options, client=client).fit(*blocks)
                 assert os.path.exists(f"{log}.killed")
-                client.wait_for_workers(2)
-                assert pids != set(client.run(os.getpid).values())
+                assert pids - set(client.run(os.getpid).values())
                 assert_same(model.to_local(), getattr(gpurbf, name)(**options).fit(X, y))
 
 

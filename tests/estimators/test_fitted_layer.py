@@ -15,6 +15,7 @@ def wide():
     return sp.random_array((40, 300_000), density=1e-3, random_state=0, format="csr")
 
 
+@pytest.mark.slow
 def test_wide_sparse_data_warn_where_they_would_take_minutes(monkeypatch):
     y = np.arange(40) % 2
     SVC().fit(wide(), y)  # a warning would be an error

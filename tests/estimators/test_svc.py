@@ -120,6 +120,7 @@ def test_votes_and_ties_are_scikit_learns(shape, break_ties):
         assert np.array_equal(ours.predict(grid), theirs.predict(grid))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "codes", "sparse"])
 def test_many_small_classes_are_scikit_learns_on_any_threads_in_any_blocks(kind, monkeypatch):
     """Pairs share matrices of groups of classes; outputs are made and given up block by block."""
@@ -316,6 +317,7 @@ def test_mnist_ten_thousand_is_scikit_learns(mnist):
     assert (ours.predict(X_test[:2000]) != theirs.predict(X_test[:2000])).mean() <= 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("samples", [200, 5000])
 def test_wide_sparse_data_are_never_made_dense(kernel, samples):

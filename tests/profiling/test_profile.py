@@ -373,6 +373,7 @@ def test_plot_has_a_bar_for_every_stage_that_took_time(found):
         assert drawn == pytest.approx(scale * sum(row.seconds for row in rows if not row.part))
 
 
+@pytest.mark.slow
 def test_ceilings_are_measured_once_and_unknown_kinds_have_none(monkeypatch):
     assert machine.compute("float32") is machine.compute("float32")
     assert machine.bandwidth() == machine.bandwidth() > 1e8

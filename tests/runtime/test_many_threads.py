@@ -62,6 +62,7 @@ def test_sixty_four_threads_give_the_bits_of_one(monkeypatch, name, dtype):
     assert asked
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
 def test_sixty_four_threads_keep_within_the_memory_that_they_are_given():
     """50 MB for tiles and as much for rows of K; seen: 36, where one thread takes 28."""

@@ -15,6 +15,7 @@ def free(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda **_: 100e6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

@@ -281,8 +281,8 @@ def test_probabilities_are_finite_where_all_samples_are_left_out_at_once():
     assert np.isfinite(model.fit(A, rng.integers(0, 2, 400)).predict_proba(A)).all()
 
 
-@pytest.mark.parametrize("alpha", [1e-3, 1e-6])
-@pytest.mark.parametrize("scale", [0.01, 1, 100])
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha, scale", [(1e-3, 0.01), (1e-3, 100), (1e-6, 1)])
 def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(alpha, scale):
     """Of many centers, but fewer than samples, by a preconditioner of the mean weight alone."""
     rng, m = np.random.default_rng(0), 520
@@ -302,6 +302,7 @@ def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(al
         assert error < 0.9 * np.linalg.norm(outputs - expected), power
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_centers", [300, "all"])
 @pytest.mark.parametrize("preconditioner", [None, 100])
 def test_the_scale_of_weights_changes_nothing(n_centers, preconditioner):
@@ -368,6 +369,7 @@ def test_sparse_and_off_the_quantization():
     np.testing.assert_allclose(sparse, dense, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_centers", ["all", 100])
 def test_a_start_saves_iterations_and_changes_nothing(n_centers):
     solver = CG(1e-4, preconditioner=60, **TIGHT)

@@ -71,6 +71,7 @@ def elsewhere(monkeypatch, folder, does="", also=""):
     monkeypatch.setattr(backends, "no_gpu", lambda: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", FAILURES)
 def test_auto_takes_the_cpu_and_says_why(monkeypatch, folder, fresh, how, capsys):
     does, also, why = FAILURES[how]
@@ -91,6 +92,7 @@ def test_auto_takes_the_cpu_and_says_why(monkeypatch, folder, fresh, how, capsys
     get_backend("auto")
 
 
+@pytest.mark.slow
 def test_auto_takes_a_gpu_that_is_right_and_knows_its_rates(monkeypatch, folder, fresh, capsys):
     elsewhere(monkeypatch, folder)
     verdict = check.trusted("cupy")
@@ -194,6 +196,7 @@ def test_check_gpu_shows_what_is_wrong_and_goes_on(monkeypatch, fresh, capsys):
     assert check.kept("cupy").why
 
 
+@pytest.mark.slow
 def test_thorough_covers_every_profile_and_stays_right(fresh):
     backend = backends.LOADERS["cupy"]()
     found = list(check.cases(backend, thorough=True))

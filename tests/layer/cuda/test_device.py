@@ -72,6 +72,7 @@ def consumers(layer, X):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consumer", range(3))
 def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_tiles, consumer):
     gpu = cupy.gpu
