@@ -214,7 +214,7 @@ def _shapes(operator: Any) -> None:
     real = DoubleTensorType if isinstance(given.type, DoubleTensorType) else FloatTensorType
     N = given.get_first_dimension()
     if isinstance(model, RBFLayer):
-        operator.outputs[0].type = real([N, len(model.centers_)])
+        operator.outputs[0].type = real([N, model.centers_.shape[0]])
         return
     k = len(model.classes_)
     strings = _classes(model).dtype.kind == "U"

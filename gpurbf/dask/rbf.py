@@ -132,7 +132,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
             weighted = blocks.with_class_weights(model.class_weight)
             model._choose_layer(blocks, blocks, blocks.weights)
             number_centers(model, blocks)
-            solver = _solver(model, len(model.centers_))
+            solver = _solver(model, model.centers_.shape[0])
             found, scale = _sampled(weighted)
             n_rows = len(blocks)
             compared = np.arange(*compared_rows(n_rows).indices(n_rows))

@@ -81,7 +81,7 @@ def _sums(
     blocks: Iterator[tuple[Rows, int, np.ndarray]],
 ) -> tuple[NormalEquations, Rows]:
     """Sums of some blocks on a shift and a grid that all share, and the rows of the sample."""
-    layer, normal = model._layer(), NormalEquations(len(model.centers_), n_outputs)
+    layer, normal = model._layer(), NormalEquations(model.centers_.shape[0], n_outputs)
     normal.shift, normal.grid = shift, grid
     sample = []
     for rows, _, places in blocks:

@@ -71,7 +71,7 @@ class FittedLayerMixin(StateMixin):
             layer.centers is self.centers_
             and layer.activation is self._activation
             and layer.precision == self.precision
-            and layer.backend is get_backend(self.backend, len(self.centers_))[0]
+            and layer.backend is get_backend(self.backend, self.centers_.shape[0])[0]
         )
 
     def __sklearn_tags__(self) -> Any:
@@ -133,7 +133,7 @@ class ChosenLayerMixin(FittedLayerMixin):
         self.__dict__.pop("center_indices_", None)
         if indices is not None:
             self.center_indices_ = indices if places is None else places[indices]
-        say(self, f"{len(self.centers_):,} centers, gamma {self.gamma_:.3g}")
+        say(self, f"{self.centers_.shape[0]:,} centers, gamma {self.gamma_:.3g}")
         return layer
 
 
@@ -146,7 +146,7 @@ _LONG = 60.0
 def warn_if_dense_takes_long(X: Any, layer: HiddenLayer) -> None:
     """Warn if X is sparse and making its rows dense, part by part, for dense centers takes long."""
     if sp.issparse(X):
-        sparse_rows, n, n_centers = layer.sparse_rows(X), X.shape[1], len(layer.centers)
+        sparse_rows, n, n_centers = layer.sparse_rows(X), X.shape[1], layer.centers.shape[0]
         N = X.shape[0] - (0 if sparse_rows is None else int(sparse_rows.sum()))
         seconds = 2.0 * N * n * n_centers / (_DENSE * (os.cpu_count() or 1))
         if seconds > _LONG:

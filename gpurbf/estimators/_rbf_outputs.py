@@ -54,7 +54,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         elif not isinstance(weights, tuple):
             weights = float(weights.max()), float(exact_sum(weights) / len(weights))
         k = len(self.classes_)
-        normal = NormalEquations(len(self.centers_), 1 if k == 2 else k, alpha)
+        normal = NormalEquations(self.centers_.shape[0], 1 if k == 2 else k, alpha)
         normal.begin(self._layer(), X, 1.0, *weights)
         if normal.no_grid(self._layer()):
             self._widen()
@@ -70,7 +70,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         """
         if self.precision in FORCED:
             return False
-        layer, m, all_summed = self._layer(), len(self.centers_), normal.n_rows == X.shape[0]
+        layer, m, all_summed = self._layer(), self.centers_.shape[0], normal.n_rows == X.shape[0]
         if normal.grid is not None or layer.dtype == np.float32:
             if normal.n_rows <= m or (all_summed and no_more_samples(X, some, m)):
                 return True

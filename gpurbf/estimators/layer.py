@@ -67,7 +67,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     Attributes
     ----------
-    centers_ : ndarray of shape (m, n_features)
+    centers_ : ndarray of shape (m, n_features), or CSR
     center_indices_ : ndarray of shape (m,)
         Rows of the training data that became centers; absent if the centers are not samples.
     gamma_ : float
@@ -182,7 +182,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     @property
     def _n_features_out(self) -> int:
-        return len(self.centers_)
+        return self.centers_.shape[0]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -121,7 +121,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-    centers_ : ndarray of shape (m, n_features)
+    centers_ : ndarray of shape (m, n_features), or CSR
     center_indices_ : ndarray of shape (m,)
         Rows of the training data that became centers; absent if the centers are not samples.
     gamma_ : float
@@ -245,7 +245,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
             self._choose_layer(*rows)
-            solver = self._solver(len(self.centers_))
+            solver = self._solver(self.centers_.shape[0])
             rows = self._weighted(rows)
             for name in ("_normal", "_left_out", "_held"):
                 self.__dict__.pop(name, None)
@@ -331,7 +331,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             normal: NormalEquations | None = getattr(self, "_normal", None)
             left_out: LeftOut | None = getattr(self, "_left_out", None) if normal else None
             alpha, batches = getattr(solver, "alpha", 0.0), [self._weighted(rows)]
-            most_held = max(_MOST_HELD, len(self.centers_))
+            most_held = max(_MOST_HELD, self.centers_.shape[0])
             if held := self.__dict__.pop("_held", None):
                 self._wide, self._cache = False, None
                 normal = left_out = None

@@ -112,7 +112,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     n_left_out_ : int
         Number of samples that were left out.
     classes_ : ndarray of shape (n_classes,)
-    centers_ : ndarray of shape (m, n_features)
+    centers_ : ndarray of shape (m, n_features), or CSR
     center_indices_ : ndarray of shape (m,)
         Rows of the training data that became centers; absent if the centers are not samples.
     coef_ : ndarray of shape (n_outputs, m)

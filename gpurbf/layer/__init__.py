@@ -87,5 +87,5 @@ class Layer(Protocol):
 
 def activations(layer: Layer, X: Any) -> Any:
     """H of some rows as an array of the layer's library, which stays on its device."""
-    H = layer.xp.empty((X.shape[0], len(layer.centers)), layer.dtype)
+    H = layer.xp.empty((X.shape[0], layer.centers.shape[0]), layer.dtype)
     return layer.activations(X, H)

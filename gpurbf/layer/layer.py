@@ -115,16 +115,15 @@ class HiddenLayer:
     ) -> None:
         if precision not in PRECISIONS:
             raise ValueError(f"Unknown precision {precision!r}: use one of {list(PRECISIONS)}.")
-        self._sparse_centers: Any = None
         if sp.issparse(C):
-            self._sparse_centers = sparse.sparse_or_dense(C)
-            C = C.toarray() if sp.issparse(self._sparse_centers) else self._sparse_centers
+            C = sparse.sparse_or_dense(C)
         elif not isinstance(C, Samples):
             C = np.asarray(to_host(C))
         self.centers = C
+        self._sparse_centers: Any = C if sp.issparse(C) else None
         self.activation = activation
         if not isinstance(backend, tuple):
-            backend = get_backend(backend, len(C))
+            backend = get_backend(backend, C.shape[0])
         self.backend: Backend = backend[0]
         self.reason: str = backend[1]
         # See `gpurbf.layer.Layer`.
@@ -132,13 +131,14 @@ class HiddenLayer:
         self.xp, self.allocator, self.free_bytes = where.xp, where.allocator, where.free_bytes
         self.precision = precision
         if not isinstance(C, Samples):
-            C = quantize_or_keep(C, precision, quantizations)
+            tried = precision not in FORCED if quantizations is None else quantizations
+            C = quantize_or_keep(self._numbers() if tried else C, precision, quantizations)
         self._samples: Samples = C
         self.quantization = self._samples.quantization
         self.quantizations: tuple[Quantization, ...] | None = None
         if precision not in FORCED:
             self.quantizations = () if self.quantization is None else (self.quantization,)
-        if precision == "exact" and self.quantization is None and len(C):
+        if precision == "exact" and self.quantization is None and C.shape[0]:
             raise _not_quantized("centers")
         if precision in FORCED:
             dtype = "float64" if precision == "float64" else "float32"
@@ -194,7 +194,7 @@ class HiddenLayer:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         xp = self._library_of(X)
         if out is None:
-            shape = X.shape[0], len(self.centers)
+            shape = X.shape[0], self.centers.shape[0]
             if xp is np:
                 check_result(shape, self.dtype, "activations", "transform fewer samples at a time")
             out = xp.empty(shape, self.dtype)
@@ -204,7 +204,7 @@ class HiddenLayer:
             if direct and isinstance(rows, slice) and layer.dtype == self.dtype:
                 layer.activations(values, out[rows])
                 continue
-            H = xp.empty((values.shape[0], len(self.centers)), layer.dtype)
+            H = xp.empty((values.shape[0], self.centers.shape[0]), layer.dtype)
             layer.activations(values, H)
             H = H.astype(self.dtype, copy=False)
             out[rows] = self.xp.asarray(H) if is_resident(out) else to_host(H)
@@ -262,7 +262,7 @@ class HiddenLayer:
         first; if that is None, only HᵀT is computed. Without ``out`` the results are whole NumPy
         arrays. On a ``grid`` the sums are exact.
         """
-        m, xp = len(self.centers), self.xp
+        m, xp = self.centers.shape[0], self.xp
         with self.allocator():
             G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
             sums = Sums(G, B, np.zeros(m) if mean is None else mean, grid)
@@ -367,7 +367,8 @@ class HiddenLayer:
 
     def _numbers(self) -> np.ndarray:
         """The centers dense, as numbers."""
-        return self.centers.numbers() if isinstance(self.centers, Samples) else self.centers
+        C = self.centers.numbers() if isinstance(self.centers, Samples) else self.centers
+        return C.toarray() if sp.issparse(C) else C
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError("A HiddenLayer holds a backend's memory: keep its centers instead.")

@@ -113,7 +113,7 @@ class LMS(BaseEstimator):
             If activations are not finite.
         """
         order = np.arange(X.shape[0]) if order is None else order
-        m, k = len(layer.centers), T.shape[1]
+        m, k = layer.centers.shape[0], T.shape[1]
         tiles = _Tiles(layer, X, order)
         W = packing.aligned((k, _padded(m)), np.float64)  # one row per output
         W[:] = 0
@@ -149,7 +149,7 @@ class _Tiles:
 
     def __init__(self, layer: Layer, X: Any, order: np.ndarray) -> None:
         self.layer, self.X, self.order = layer, X, order
-        m = len(layer.centers)
+        m = layer.centers.shape[0]
         budget = working_bytes() / 4
         row_bytes = m * layer.dtype.itemsize
         self.kept, self.filled = len(order) * row_bytes <= budget, False
@@ -160,7 +160,7 @@ class _Tiles:
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Give the numbers of the rows of each tile, and their activations."""
-        m = len(self.layer.centers)
+        m = self.layer.centers.shape[0]
         for tile in gen_batches(len(self.order), len(self.H)):
             rows = self.order[tile]
             H = self.H[: len(rows)]

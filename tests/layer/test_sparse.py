@@ -1,5 +1,8 @@
 """Rows of wide CSR samples with few entries: those alone are multiplied, to the same answers."""
 
+import pickle
+import tracemalloc
+
 import numpy as np
 import pytest
 import reference
@@ -86,16 +89,29 @@ def test_a_classifier_says_what_it_says_of_dense_samples(solver, X):
 
 
 def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
-    # And so are the sums of whoever makes the layer again from the dense array of the model.
+    # And so are the sums.
     C, T = samples(np.float32, N=m), rng.normal(size=(X.shape[0], k))
     given, dense = (layer_of(c, backend=backend) for c in (C, C.toarray()))
     assert sp.issparse(given.sparse_centers) and sp.issparse(dense.sparse_centers)
-    np.testing.assert_array_equal(given.centers, C.toarray())
+    assert given.centers is C and type(dense.centers) is np.ndarray
     np.testing.assert_array_equal(given.activations(X), dense.activations(X))
     grid, same = (fixed_point(one, 1e-3, 1.0, 1.0, 1.0) for one in (given, dense))
     assert (grid is None) == (not given.exact_sums)
     np.testing.assert_equal(grid, same)
     np.testing.assert_equal(given.gram(X, T), dense.gram(X, T))
+
+
+@pytest.mark.parametrize("solver", ["ridge", "cg", "lms"])
+def test_a_model_never_makes_the_centers_of_such_samples_dense(solver):
+    X, y = sp.hstack([samples(np.float64), sp.csr_array((150, 600_000))], "csr"), np.arange(150) % k
+    tracemalloc.start()
+    model = RBFClassifier(100, solver=solver, random_state=0).fit(X, y)
+    scores, peak = model.decision_function(X), tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (model.centers_ != X[model.center_indices_]).nnz == 0
+    pickled = pickle.dumps(model)
+    assert len(pickled) < peak < 8 * 100 * 600_000 / 2  # bytes of half of a dense copy
+    np.testing.assert_array_equal(pickle.loads(pickled).decision_function(X), scores)
 
 
 def test_the_products_are_those_of_the_same_order_in_dense_centers(X):

@@ -38,7 +38,7 @@ class Cholesky:
     def __init__(
         self, layer: Layer, delta: float, dtype: np.dtype, roots: np.ndarray | None = None
     ) -> None:
-        self.m, self.dtype, self.panels = len(layer.centers), dtype, list[np.ndarray]()
+        self.m, self.dtype, self.panels = layer.centers.shape[0], dtype, list[np.ndarray]()
         with stage("output training", "preconditioner"):
             for _ in range(_N_TRIES):
                 self._fill(layer, delta, roots)
@@ -102,7 +102,7 @@ class Falkon:
     """
 
     def __init__(self, layer: Layer, ridge: float, weight: float, centred: bool) -> None:
-        m = len(layer.centers)
+        m = layer.centers.shape[0]
         self.factor = m / weight
         self.root = Cholesky(layer, float(np.sqrt(ridge * self.factor)), layer.dtype)
         self.q, self.denominator = np.zeros(m), 1.0

@@ -71,7 +71,7 @@ class DeviceH:
 
 def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of H on the host, tile by tile; each tile overwrites the one before."""
-    N, m = X.shape[0], len(layer.centers)
+    N, m = X.shape[0], layer.centers.shape[0]
     budget = _TILE_SHARE * working_bytes()
     n_rows = max(16, min(_MAX_TILE_ROWS, N, budget // (m * layer.dtype.itemsize)))
     H = np.empty((int(n_rows), m), layer.dtype)
@@ -93,7 +93,7 @@ def rows_of(
     """
     if layer.xp is not np:
         return DeviceH(layer, X, shift), "H made anew in every iteration"
-    N, m = X.shape[0], len(layer.centers)
+    N, m = X.shape[0], layer.centers.shape[0]
     size = (2 if step else layer.dtype.itemsize) * N * m / (2 if triangle else 1)
     kind = "16 bits" if step else str(layer.dtype)
     rows: StoredH

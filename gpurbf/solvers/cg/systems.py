@@ -77,7 +77,7 @@ class System(Protocol):
         All centers are used if the solver's ``preconditioner`` (by default ``max_factorised``) is
         not less and their kernel is positive definite.
         """
-        layer, m, wanted = self.layer, len(self.layer.centers), self.solver.preconditioner
+        layer, m, wanted = self.layer, self.layer.centers.shape[0], self.solver.preconditioner
         if m <= (wanted or max_factorised):
             with suppress(np.linalg.LinAlgError):  # not positive definite in floating point
                 return self._factorised(trace)
@@ -305,7 +305,7 @@ class KernelSystem(System):
         weights: np.ndarray | None,
         solver: CG,
     ) -> None:
-        m, self.places = len(layer.centers), places
+        m, self.places = layer.centers.shape[0], places
         w = np.bincount(places, weights, m).astype(np.float64)
         sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
         self.w, self.roots = w, np.sqrt(w)

@@ -67,7 +67,7 @@ def fixed_point(
         The mean of H, numbers of float32.
     grid : Grid
     """
-    m = len(layer.centers)
+    m = layer.centers.shape[0]
     if m < FEW or not layer.exact_sums:
         return None
     rows = np.arange(0, m, -(-m // _MAX_CENTERS_EVALUATED))
