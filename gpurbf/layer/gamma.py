@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.row_blocks import over_rows
 from gpurbf.layer.activation import OF_DISTANCE, Activation
+from gpurbf.layer.sparse import sparse_or_dense
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
@@ -174,7 +175,7 @@ def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -
     from sklearn.metrics import pairwise_distances
 
     rows = random_state.choice(X.shape[0], min(_SAMPLE, X.shape[0]), replace=False)
-    sample = X[np.sort(rows)]
-    sample = (sample.toarray() if sp.issparse(sample) else sample).astype(np.float64)
+    sample = sparse_or_dense(X[np.sort(rows)]).astype(np.float64)
     distances = pairwise_distances(sample, metric=metric)
-    return float(np.median(distances[np.triu_indices(len(sample), 1)])) if len(sample) > 1 else 0.0
+    n = len(distances)
+    return float(np.median(distances[np.triu_indices(n, 1)])) if n > 1 else 0.0

@@ -101,17 +101,29 @@ def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
     np.testing.assert_equal(given.gram(X, T), dense.gram(X, T))
 
 
-@pytest.mark.parametrize("solver", ["ridge", "cg", "lms"])
-def test_a_model_never_makes_the_centers_of_such_samples_dense(solver):
+@pytest.mark.parametrize(
+    "options",
+    [{"solver": "ridge"}, {"solver": "cg"}, {"solver": "lms"}, {"gamma": "median"}],
+    ids=str,
+)
+def test_a_model_never_makes_all_centers_of_such_samples_dense(options):
     X, y = sp.hstack([samples(np.float64), sp.csr_array((150, 600_000))], "csr"), np.arange(150) % k
     tracemalloc.start()
-    model = RBFClassifier(100, solver=solver, random_state=0).fit(X, y)
+    model = RBFClassifier(100, random_state=0, **options).fit(X, y)
     scores, peak = model.decision_function(X), tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (model.centers_ != X[model.center_indices_]).nnz == 0
     pickled = pickle.dumps(model)
     assert len(pickled) < peak < 8 * 100 * 600_000 / 2  # bytes of half of a dense copy
     np.testing.assert_array_equal(pickle.loads(pickled).decision_function(X), scores)
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_the_median_distance_is_that_of_dense_samples(metric, X):
+    model = RBFClassifier(9, gamma="median", metric=metric, random_state=0)
+    y = np.arange(X.shape[0]) % k
+    gammas = [model.fit(samples, y).gamma_ for samples in (X, X.toarray())]
+    assert gammas[0] == gammas[1]
 
 
 def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
