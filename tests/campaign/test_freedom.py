@@ -486,6 +486,7 @@ def lost(p, A, C, eps):
 def network_is_the_solution(name, case, model, p, tol):
     """Weights, outputs and probabilities; the log-loss of what these were calibrated on."""
     C, k, learned = model.centers_, len(model.classes_), p.w > 0
+    C = C.toarray() if sp.issparse(C) else C
     codes = np.searchsorted(model.classes_, p.y).clip(max=k - 1)
     T = np.eye(k)[codes] if k > 2 else 2.0 * codes[:, None] - 1
     V, b = model.coef_.T, getattr(model, "intercept_", np.zeros(len(model.coef_)))
