@@ -33,6 +33,7 @@ from gpurbf.data.samples import Samples, quantize_or_keep
 from gpurbf.fsvc.units import Unit, direct_distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import staged
 
@@ -198,14 +199,16 @@ class Pass:
         """
         places = np.arange(X.shape[0]) if places is None else places
         layers: list[_SummedLayer] = []
-        start, length = 0, _MIN_BLOCK_ROWS
+        # Blocks are dense: of many inputs they have fewer rows.
+        most = min(_MAX_BLOCK_ROWS, max(1, int(working_bytes() / 2 / (8 * X.shape[1]))))
+        start, length = 0, min(_MIN_BLOCK_ROWS, most)
         while start < len(order) and len(self.indices) != self.max_centers:
             rows = order[start : start + length]
             block = X[rows].toarray() if sp.issparse(X) else X[rows]
             n_candidates = self._decide(block, y[rows], places[rows], layers)
             start += len(rows)
             wanted = _CANDIDATES_PER_BLOCK * len(rows) / (n_candidates + 1)
-            length = int(np.clip(wanted, _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS))
+            length = int(np.clip(wanted, _MIN_BLOCK_ROWS, most))
 
     def _decide(
         self, block: np.ndarray, labels: np.ndarray, places: np.ndarray, layers: list[_SummedLayer]

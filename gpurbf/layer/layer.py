@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.data.row_blocks import read_ahead, split
-from gpurbf.data.samples import FORCED, Samples, by_row, quantize_or_keep
+from gpurbf.data.samples import FORCED, Samples, by_row, quantizations_of, quantize_or_keep
 from gpurbf.layer import sparse
 from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
@@ -131,8 +131,11 @@ class HiddenLayer:
         self.xp, self.allocator, self.free_bytes = where.xp, where.allocator, where.free_bytes
         self.precision = precision
         if not isinstance(C, Samples):
-            tried = precision not in FORCED if quantizations is None else quantizations
-            C = quantize_or_keep(self._numbers() if tried else C, precision, quantizations)
+            if sp.issparse(C):
+                if quantizations is None:
+                    quantizations = quantizations_of(C, precision) or ()
+                C = self._numbers() if quantizations else C
+            C = quantize_or_keep(C, precision, quantizations)
         self._samples: Samples = C
         self.quantization = self._samples.quantization
         self.quantizations: tuple[Quantization, ...] | None = None

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from callers import layer_of
 from sklearn.base import clone
 
-from gpurbf import SVC, RBFClassifier, config_context
+from gpurbf import FSVC, SVC, RBFClassifier, config_context
 from gpurbf.layer import sparse
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
@@ -116,6 +116,17 @@ def test_a_model_never_makes_all_centers_of_such_samples_dense(options):
     pickled = pickle.dumps(model)
     assert len(pickled) < peak < 8 * 100 * 600_000 / 2  # bytes of half of a dense copy
     np.testing.assert_array_equal(pickle.loads(pickled).decision_function(X), scores)
+
+
+def test_a_pass_makes_few_rows_dense_at_a_time():
+    wide = sp.csr_array((3000, 18_500))
+    X = sp.hstack([samples(np.float64, N=3000), wide], "csr")
+    with config_context(memory=32):
+        tracemalloc.start()
+        model = FSVC(20.0, random_state=0).fit(X, np.arange(3000) % 2)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert model.centers_.shape[1] == 20_000 and peak < 8 * 3000 * 20_000 / 2
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
