@@ -155,7 +155,7 @@ def _classify(
     predicted = estimator.predict(X_test)
     done = time.perf_counter()
     log(f"{title} ran on {estimator.backend_info_}")
-    n_centers = len(estimator.support_ if name == "svc" else estimator.centers_)
+    n_centers = (estimator.support_ if name == "svc" else estimator.centers_).shape[0]
     times = f"{fitted - started:.2f}", f"{done - fitted:.2f}"
     row = title, estimator.backend_, f"{n_centers:,}", *times, _accuracy(data.y_test, predicted)
     print(_ROW.format(*row), flush=True)

@@ -220,7 +220,7 @@ class Profile:
         text = f"{type(self.estimator).__name__}: {N:,} × {n:,} samples"
         for name, noun in (("centers_", "centers"), ("support_", "support vectors")):
             if hasattr(self.estimator, name):
-                text += f", {len(getattr(self.estimator, name)):,} {noun}"
+                text += f", {getattr(self.estimator, name).shape[0]:,} {noun}"
         text += f", {self.n_predicted:,} predicted"
         if self.accuracy is not None:
             text += f", accuracy {100 * self.accuracy:.2f} %"

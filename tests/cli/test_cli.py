@@ -121,7 +121,6 @@ def test_without_matplotlib_it_says_how_to_get_it_and_goes_on(
     assert not (tmp_path / "out.png").exists()
 
 
-@pytest.mark.slow
 def test_the_process_that_draws_compiles_ahead_without_scikit_learn(tmp_path):
     """Which takes longer to import than all else that it does where kernels are on disk."""
     code = "import sys; from gpurbf.cli import classify; classify._work_ahead(False, True)"

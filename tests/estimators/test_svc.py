@@ -120,7 +120,6 @@ def test_votes_and_ties_are_scikit_learns(shape, break_ties):
         assert np.array_equal(ours.predict(grid), theirs.predict(grid))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "codes", "sparse"])
 def test_many_small_classes_are_scikit_learns_on_any_threads_in_any_blocks(kind, monkeypatch):
     """Pairs share matrices of groups of classes; outputs are made and given up block by block."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from callers import run_threads
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -371,6 +372,12 @@ def test_plot_has_a_bar_for_every_stage_that_took_time(found):
         rows = [row for row in found.rows if row.phase == phase and row.stage != "in no stage"]
         scale = 1000 if found.seconds[phase] < 1 else 1
         assert drawn == pytest.approx(scale * sum(row.seconds for row in rows if not row.part))
+
+
+def test_the_title_counts_centers_that_are_csr():
+    X = sp.random_array((60, 2000), density=0.01, random_state=0, format="csr")
+    found = gpurbf.profile(gpurbf.RBFClassifier(9, random_state=0), X, np.arange(60) % 2)
+    assert sp.issparse(found.estimator.centers_) and ", 9 centers" in found.title
 
 
 @pytest.mark.slow
