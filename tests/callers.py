@@ -20,8 +20,8 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime import threads
 
 # One of each kind, with few centers.
-RBFS = [kind(9, random_state=0) for kind in (RBFLayer, RBFClassifier, RBFClassifierCV)]
-ESTIMATORS = [*RBFS, FSVC(random_state=0), SVC()]
+ESTIMATORS = [kind(9, random_state=0) for kind in (RBFLayer, RBFClassifier, RBFClassifierCV)]
+ESTIMATORS += [FSVC(random_state=0), SVC()]
 
 
 def own_numbers():
@@ -138,18 +138,21 @@ def run_python(code, *arguments, check=True, cwd=None, **environment):
     return done
 
 
-def raising_at(k, error, call, files, *, generators=False):
+def raising_at(k, error, call, files, *, generators=False, builtins=None):
     """The number of calls of functions in files that begin so; `error` is raised at the k-th.
 
     A generator that goes on would be left without its own clean-up, which is no interrupt there is.
+    With ``builtins``, calls by these files of built-in functions for which it is true.
     """
     seen = 0
 
     def tracer(frame, event, argument):
         nonlocal seen
         code = frame.f_code
-        counts = generators or not code.co_flags & inspect.CO_GENERATOR
-        if event == "call" and code.co_filename.startswith(files) and counts:
+        counts = event == "call" and (generators or not code.co_flags & inspect.CO_GENERATOR)
+        if builtins:
+            counts = event == "c_call" and builtins(argument)
+        if counts and code.co_filename.startswith(files):
             seen += 1
             if seen == k:
                 raise error(f"at call {k}: {code.co_qualname}")

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,9 @@ from gpurbf import BackendUnavailable, datasets
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.runtime import blas_threads, threads
 
-try:
+with suppress(ImportError):  # the tests that need it skip by name
     import hypothesis
-except ImportError:  # the tests that need it skip by name
-    pass
-else:
+
     hypothesis.settings.register_profile(
         "gpurbf", deadline=None, derandomize=True, database=None, print_blob=True
     )

@@ -3,6 +3,7 @@
 import gzip
 import struct
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -36,10 +37,7 @@ def write_folder(folder, suffix=""):
 def nowhere(monkeypatch, tmp_path):
     """No system data sets, and no network behind fetch_openml."""
     monkeypatch.setattr(datasets, "_SYSTEM", tmp_path / "system")
-
-    def closed(name, **kwargs):
-        raise OSError("the network is closed")
-
+    closed = Mock(side_effect=OSError("the network is closed"))
     monkeypatch.setattr("sklearn.datasets.fetch_openml", closed)
     return tmp_path
 
@@ -92,36 +90,24 @@ def test_a_compressed_file_with_one_wrong_byte_is_damaged_or_whole(tmp_path, pla
         assert str(path) in str(error)
 
 
-def test_a_missing_idx_file_is_a_file_not_found_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        datasets.load_idx(tmp_path / "none")
+DATA_SETS = [
+    (datasets.load_mnist, "mnist", "mnist_784"),
+    (datasets.load_fashion_mnist, "fashion-mnist", "Fashion-MNIST"),
+]
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("sub", ["", "mnist"])
-def test_mnist_is_found_in_data_home_or_its_folder(nowhere, sub, suffix):
-    written = write_folder(nowhere / "home" / sub, suffix=suffix)
-    for found, array in zip(datasets.load_mnist(nowhere / "home"), written, strict=True):
+@pytest.mark.parametrize("place", ["home", "home/{}", "system/{}"])
+@pytest.mark.parametrize(("load", "folder", "_"), DATA_SETS)
+def test_data_are_found_at_home_or_where_debian_puts_them(nowhere, load, folder, _, place, suffix):
+    written = write_folder(nowhere / place.format(folder), suffix=suffix)
+    for found, array in zip(load(nowhere / "home"), written, strict=True):
         np.testing.assert_array_equal(found, array.reshape(found.shape))
         assert found.shape in [(len(array), 16), (len(array),)]
         assert found.dtype == np.uint8
 
 
-def test_fashion_mnist_is_found_where_debian_puts_it(nowhere):
-    images, *_ = write_folder(nowhere / "system" / "fashion-mnist", suffix=".gz")
-    found = datasets.load_fashion_mnist()
-    np.testing.assert_array_equal(found.X_train, images.reshape(5, 16))
-    with pytest.raises(FileNotFoundError):
-        datasets.load_mnist()
-
-
-@pytest.mark.parametrize(
-    ("load", "folder", "name"),
-    [
-        (datasets.load_mnist, "mnist", "mnist_784"),
-        (datasets.load_fashion_mnist, "fashion-mnist", "Fashion-MNIST"),
-    ],
-)
+@pytest.mark.parametrize(("load", "folder", "name"), DATA_SETS)
 def test_the_error_names_every_place_that_was_tried(nowhere, load, folder, name):
     (nowhere / "home").mkdir()
     with pytest.raises(FileNotFoundError) as caught:
@@ -133,40 +119,35 @@ def test_the_error_names_every_place_that_was_tried(nowhere, load, folder, name)
 
 
 def test_openml_rows_are_split_as_in_the_original_files(monkeypatch, nowhere):
-    asked = {}
-
-    def fetch(name, **kwargs):
-        asked.update(kwargs, name=name)
-        data = np.zeros((70_000, 2))
-        data[:, 0] = np.arange(70_000) % 256
-        return SimpleNamespace(data=data, target=np.array(["7", "3"] * 35_000, object))
-
+    data, labels = np.arange(140_000.0).reshape(-1, 2) % 256, np.array(["7", "3"] * 35_000, object)
+    fetch = Mock(return_value=SimpleNamespace(data=data, target=labels))
     monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
     X_train, y_train, X_test, y_test = datasets.load_mnist(nowhere / "cache")
-    assert (asked["name"], asked["data_home"]) == ("mnist_784", nowhere / "cache")
+    assert fetch.call_args.args == ("mnist_784",)
+    assert fetch.call_args.kwargs["data_home"] == nowhere / "cache"
     assert X_train.shape == (60_000, 2) and X_test.shape == (10_000, 2)
     assert X_train.dtype == y_train.dtype == np.uint8
-    assert X_test[0, 0] == 60_000 % 256 and y_test[:2].tolist() == [7, 3]
+    assert X_test[0, 0] == 120_000 % 256 and y_test[:2].tolist() == [7, 3]
 
 
 def test_images_and_labels_that_do_not_belong_together_are_refused(nowhere):
-    folder = nowhere / "odd"
-    write_folder(folder)
-    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(4, np.uint8)))
+    write_folder(nowhere)
+    (nowhere / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(4, np.uint8)))
     with pytest.raises(ValueError, match=r"t10k images of shape .* do not go with labels"):
-        datasets.load_mnist(folder)
-    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(2, np.uint8)))
-    (folder / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((2, 5, 5), np.uint8)))
+        datasets.load_mnist(nowhere)
+    (nowhere / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(2, np.uint8)))
+    (nowhere / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((2, 5, 5), np.uint8)))
     with pytest.raises(ValueError, match=r"training images are \(4, 4\), test images \(5, 5\)"):
-        datasets.load_mnist(folder)
+        datasets.load_mnist(nowhere)
 
 
-def test_a_folder_that_lacks_one_file_names_it(nowhere):
-    folder = nowhere / "part"
-    write_folder(folder)
-    (folder / "t10k-labels-idx1-ubyte").unlink()
-    with pytest.raises(FileNotFoundError, match="no file t10k-labels-idx1-ubyte"):
-        datasets.load_folder(folder)
+def test_a_file_that_is_missing_is_named(nowhere):
+    write_folder(nowhere)
+    missing = nowhere / "t10k-labels-idx1-ubyte"
+    missing.unlink()
+    for load, path in ((datasets.load_folder, nowhere), (datasets.load_idx, missing)):
+        with pytest.raises(FileNotFoundError, match=r"(?i)no .*file.* ?t10k-labels-idx1-ubyte"):
+            load(path)
 
 
 def test_real_mnist_has_the_published_sizes(mnist):

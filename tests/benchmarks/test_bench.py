@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+import gpurbf
 from benchmarks import __main__, measure
 from benchmarks.measure import Times, in_turn, peak_memory, run_python
 from benchmarks.report import BEGIN, END, Report
@@ -51,47 +52,33 @@ def test_times_show_their_range():
 def test_peak_memory_is_that_of_the_measured_lines_alone():
     setup = "import numpy as np\nkept = np.ones(10_000_000)\ndel kept"
     peak = peak_memory(setup, "kept = np.ones(5_000_000)")
-    if not sys.platform.startswith("linux"):
-        assert peak is None
-    else:
-        assert 35 < peak < 60  # 40,000,000 bytes are 38 MB
+    # 40,000,000 bytes are 38 MB
+    assert 35 < peak < 60 if sys.platform.startswith("linux") else peak is None
 
 
 def test_a_fresh_process_imports_this_package(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     code = "import gpurbf, os; print(gpurbf.__file__, os.environ['ABACUS'])"
-    path, value = run_python(code, ABACUS="beads").split()
-    import gpurbf
-
-    assert path == gpurbf.__file__ and value == "beads"
+    assert run_python(code, ABACUS="beads").split() == [gpurbf.__file__, "beads"]
 
 
 def test_results_go_between_the_marks_and_the_prose_stays(tmp_path):
     page = tmp_path / "docs" / "speed.md"
-    for figure in ("12.5", "11.0"):
+
+    def written(figure):
         report = Report("Speed")
         report.table(("what", "seconds"), [("it", figure)])
         report.write(page)
-        if figure == "12.5":
-            assert page.read_text().startswith("# Speed")
-            page.write_text(f"Before.\n{page.read_text()}After.\n")
-    text = page.read_text()
-    assert text.startswith("Before.\n") and text.endswith("After.\n")
-    assert "11.0" in text and "12.5" not in text
+        return page.read_text()
+
+    text = written("12.5")
+    assert text.startswith("# Speed")
+    page.write_text(f"Before.\n{text}After.\n")
+    assert written("11.0") == f"Before.\n{text.replace('12.5', '11.0')}After.\n"
     assert text.count(BEGIN) == text.count(END) == 1
     page.write_text("no marks")
     with pytest.raises(ValueError, match="lacks the marks"):
-        report.write(page)
-
-
-def test_figures_are_drawn_beside_the_page(tmp_path):
-    pytest.importorskip("matplotlib")
-    report = Report("Speed")
-    report.figure("speed-line", "A line", lambda figure: figure.subplots().plot([1, 2]))
-    report.write(tmp_path / "speed.md")
-    assert "![A line](speed-line.png)" in (tmp_path / "speed.md").read_text()
-    assert (tmp_path / "speed-line.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "speed-line.svg").read_text()
+        written("11.0")
 
 
 def test_named_tables_are_also_csv(tmp_path):

@@ -48,16 +48,12 @@ def test_speed_up_beyond_the_last_size_of_the_base_is_against_that():
     assert figures.speed_ups(found, "base") == {"fast": {8: 2.0, 16: 4.0, 32: 8.0}}
 
 
-def test_figures_are_drawn(tmp_path):
+def test_figures_are_drawn_beside_the_page(tmp_path):
     pytest.importorskip("matplotlib")
-    sizes = [8, 16, 32]
     names = [ways.NAIVE, ways.PLAIN, *(f"numba, {precision}" for precision in ways.PRECISIONS)]
-    found = {way: {size: 1.0 / (i + size) for size in sizes} for i, way in enumerate(names)}
-    tiles = {
-        f"{name}, {precision}": {Tile(): 1.0, Tile(M=24): 2.0, Tile(M=24, threads=1): 3.0}
-        for name in ("a", "b")
-        for precision in ways.PRECISIONS
-    }
+    found = {way: {size: 1.0 / (i + size) for size in (8, 16, 32)} for i, way in enumerate(names)}
+    times = {Tile(): 1.0, Tile(M=24): 2.0, Tile(M=24, threads=1): 3.0}
+    tiles = {f"{name}, {precision}": times for name in "ab" for precision in ways.PRECISIONS}
     medians = {way: series[8] for way, series in found.items()}
     drawn = {
         "sweep": partial(figures.sweep, found, ways.NAIVE, paper.PUBLISHED, "M"),
@@ -67,8 +63,10 @@ def test_figures_are_drawn(tmp_path):
     }
     report = Report("x")
     for name, plot in drawn.items():
-        report.figure(name, name, plot)
+        report.figure(name, f"A {name}", plot)
     report.write(tmp_path / "x.md")
+    assert all(f"![A {name}]({name}.png)" in (tmp_path / "x.md").read_text() for name in drawn)
+    assert all((tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in drawn)
     svg = {name: (tmp_path / f"{name}.svg").read_text() for name in drawn}
     for way in names:
         assert f"<!-- {way} -->" in svg["sweep"], "a line without its name"

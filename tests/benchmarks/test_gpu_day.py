@@ -98,9 +98,7 @@ def test_the_whole_day_on_the_stand_in_with_a_kernel_that_crashes(tmp_path, monk
 
 
 def test_all_folders_with_tests_of_any_backend_have_their_turn():
-    tests, takes = (
-        Path(__file__).parents[1],
-        re.compile(r"^def \w+\((.*, )?backend\b", re.MULTILINE),
-    )
-    files = (file for file in tests.glob("*/test_*.py") if takes.search(file.read_text("utf-8")))
+    takes = re.compile(r"^def \w+\((.*, )?backend\b", re.MULTILINE)
+    tests = Path(__file__).parents[1].glob("*/test_*.py")
+    files = (file for file in tests if takes.search(file.read_text("utf-8")))
     assert {file.parent.name for file in files} - {"campaign"} == set(gpu_day.FOLDERS)

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from benchmarks import BENCHMARKS, paper
+from benchmarks import BENCHMARKS, measure, paper
 from benchmarks.__main__ import main
 
 
@@ -26,6 +26,7 @@ def test_quick_benchmarks_run_and_leave_the_pages_alone(
         pytest.importorskip("dask.array", reason="no Dask")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs" / "benchmarks").mkdir(parents=True)
+    monkeypatch.setattr(measure, "REST", 0)  # which is for figures that are kept
     # Quick for a user is a minute or two of these.
     monkeypatch.setattr(paper, "QUICK", paper.Sizes(64, 64, 64, 64, 128, slow=1 << 20))
     monkeypatch.setattr(paper, "_LEAST", 1e-4)

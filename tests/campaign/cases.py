@@ -1,6 +1,7 @@
 """Cases: data, their storage and the circumstances, drawn as a few small numbers that shrink."""
 
 import contextlib
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -100,6 +101,11 @@ class Table(NamedTuple):
 
     def rng(self):
         return np.random.default_rng([self.seed, 1])
+
+
+def batches(cuts, N):
+    """All samples as slices between those cuts that are among them."""
+    return [slice(*ends) for ends in pairwise(sorted({0, N, *(cut for cut in cuts if cut < N)}))]
 
 
 def tables(values=tuple(VALUES), N=120, n=40, k=5):

@@ -5,6 +5,7 @@ What it found is written to gpurbf-out/campaign.json when hours were given, afte
 """
 
 import datetime
+import importlib.util
 import json
 import os
 import platform
@@ -15,12 +16,8 @@ import pytest
 import gpurbf
 from gpurbf.runtime import cpu
 
-try:
-    import hypothesis
-except ImportError:  # pytest's header says so
-    hypothesis = None
-    collect_ignore_glob = ["test_*.py"]
-
+# pytest's header says so.
+collect_ignore_glob = [] if importlib.util.find_spec("hypothesis") else ["test_*.py"]
 FOLDER = os.path.dirname(__file__)
 _report = {}
 
@@ -31,25 +28,18 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    hours = config.getoption("hours", 0.0)
-    seed = config.getoption("seed", None)
+    # Where all tests are run this file is found too late for options of its own.
+    hours, seed = config.getoption("hours", 0.0), config.getoption("seed", None)
     if seed is None:
         seed = int(time.time()) if hours else 0
-    if hasattr(config, "workerinput"):
-        seed = config.workerinput.setdefault("campaign_seed", seed)
-    elif hours:
-        _report.update(
-            gpurbf=gpurbf.__version__,
-            date=datetime.date.today().isoformat(),
-            hours=hours,
-            seed=seed,
-            processor=cpu.processor(),
-            cores=os.cpu_count(),
-            python=platform.python_version(),
-            path=str(config.rootpath / "gpurbf-out" / "campaign.json"),
-            tests=[],
+    config.campaign_seed = getattr(config, "workerinput", {}).get("campaign_seed", seed)
+    if hours and not hasattr(config, "workerinput"):
+        run = (
+            f"{datetime.date.today()}, gpurbf {gpurbf.__version__}, {hours:g} hours on "
+            f"{cpu.processor()}, {os.cpu_count()} cores, "
+            f"Python {platform.python_version()}, seeds from {seed} on."
         )
-    config.campaign_seed = seed
+        _report.update(run=run, tests=[], folder=str(config.rootpath / "gpurbf-out"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -59,13 +49,8 @@ def pytest_configure_node(node):
 
 
 def pytest_report_header(config):
-    if hypothesis is None:
-        return "campaign: left out, its cases are drawn by hypothesis"
-    return f"campaign: {config.getoption('hours', 0.0):g} hours, seed {config.campaign_seed}"
-
-
-def pytest_collection_modifyitems(config, items):
-    config.campaign_size = sum(str(item.path).startswith(FOLDER) for item in items)
+    left_out = ", left out: its cases are drawn by hypothesis" if collect_ignore_glob else ""
+    return f"campaign: {config.option.hours:g} hours, seed {config.campaign_seed}{left_out}"
 
 
 @pytest.fixture
@@ -73,7 +58,8 @@ def share(request):
     """Seconds that a test of the campaign may take; 0 without --hours."""
     config = request.config
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    return 3600 * config.getoption("hours", 0.0) * workers / config.campaign_size
+    tests = sum(str(item.path).startswith(FOLDER) for item in request.session.items)
+    return 3600 * config.getoption("hours", 0.0) * workers / tests
 
 
 @pytest.fixture
@@ -83,21 +69,17 @@ def rounds(request, share):
 
     made, began = Rounds(share, request.config.campaign_seed), time.monotonic()
     yield made
-    found = {name: getattr(made, name) for name in ("kind", "cases", "rounds", "failures")}
-    found["seconds"] = round(time.monotonic() - began, 1)
+    found = vars(made) | {"seconds": round(time.monotonic() - began, 1)}
     request.node.user_properties.append(("campaign", found))
 
 
 def pytest_runtest_logreport(report):
-    if not _report or (report.when != "teardown" and not report.failed):
-        return
     found = dict(report.user_properties).get("campaign")
-    if found is None:
-        if report.when == "call" or not report.failed:
-            return  # its teardown comes, or it is no property
-        found = {"kind": "", "cases": 0, "failures": [{"said": str(report.longrepr)[-4000:]}]}
-    _report["tests"].append({"name": report.nodeid.rpartition("::")[2], **found})
-    path = _report["path"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({k: v for k, v in _report.items() if k != "path"}, file, indent=1)
+    if found is None and report.failed and report.when != "call":  # else its teardown comes
+        said = str(report.longrepr)[-4000:]
+        found = {"kind": "crashed", "cases": 0, "failures": [{"said": said}]}
+    if _report and found:
+        _report["tests"].append({"name": report.nodeid.rpartition("::")[2], **found})
+        os.makedirs(_report["folder"], exist_ok=True)
+        with open(f"{_report['folder']}/campaign.json", "w", encoding="utf-8") as file:
+            json.dump(_report, file, indent=1)

@@ -18,13 +18,9 @@ def main(path=ROOT / "gpurbf-out" / "campaign.json", page=ROOT / "docs" / "relia
     found = json.loads(Path(path).read_text(encoding="utf-8"))
     kinds = defaultdict(list)
     for test in found["tests"]:
-        kinds[test["kind"] or "crashed"].append(test)
+        kinds[test["kind"]].append(test)
     report = Report("Reliability")
-    report.text(
-        f"{found['date']}, gpurbf {found['gpurbf']}, {found['hours']:g} hours on "
-        f"{found['processor']}, {found['cores']} cores, "
-        f"Python {found['python']}, seeds from {found['seed']} on."
-    )
+    report.text(found["run"])
     report.table(
         ("kind", "properties", "cases", "minutes", "failures"),
         [

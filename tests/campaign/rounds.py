@@ -32,7 +32,7 @@ class Rounds:
 
     def __init__(self, seconds, first):
         self.seconds, self.first = seconds, first
-        self.kind, self.cases, self.rounds, self.failures = "", 0, 0, []
+        self.kind, self.cases, self.rounds, self.failures = "crashed", 0, 0, []
 
     def run(self, kind, check, examples, strategies):
         """All rounds; the first failure is raised in the end, all are in the report."""
@@ -70,8 +70,6 @@ class Rounds:
         settings = hypothesis.settings(
             max_examples=examples,
             derandomize=False,
-            database=None,
-            deadline=None,
             report_multiple_bugs=False,
             phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
             suppress_health_check=list(hypothesis.HealthCheck),

@@ -4,21 +4,20 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
 import standin
-from callers import interrupts, outputs, run_python
+from callers import exit_code_of_a_child, forks, interrupts, outputs, raising_at, run_python
 from hypothesis import strategies as st
-from joblib import Parallel, delayed
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from sklearn.base import clone
 from sklearn.datasets import load_digits
-from sklearn.model_selection import cross_val_score
 
-from gpurbf import RBFClassifier
 from gpurbf.runtime.threads import limited
 from tests.campaign.cases import BACKENDS, MODELS, NAMES, SEEDS
 from tests.campaign.rounds import campaign
@@ -47,48 +46,31 @@ def fitted(name, backend):
     return pickle.loads(pickled), pickled, outputs(clone(model).fit(B, b), B)
 
 
+def of_numpy(function):
+    """Whether a built-in function is NumPy's, or a method of an array."""
+    module = getattr(function, "__module__", None) or ""
+    return module.startswith("numpy") or isinstance(getattr(function, "__self__", None), np.ndarray)
+
+
 @campaign("faults", 12, name=NAMES, backend=st.sampled_from(BACKENDS), k=st.integers(1, 400))
 def test_a_failed_allocation_leaves_the_model_as_it_was(name, backend, k):
     """MemoryError out of the k-th call of NumPy by the package, wherever that is."""
-    with limited(1):  # OpenBLAS's last bits depend on its threads too
+    with limited(1):  # OpenBLAS's last bits depend on its threads too; others have no tracer
         model, pickled, expected = fitted(name, backend)
-    seen = 0
-
-    def refuse(frame, event, argument):
-        nonlocal seen
-        if event == "c_call" and frame.f_code.co_filename.startswith(PACKAGE):
-            module = getattr(argument, "__module__", None) or ""
-            if module.startswith("numpy") or isinstance(
-                getattr(argument, "__self__", None), np.ndarray
-            ):
-                seen += 1
-                if seen == k:
-                    raise MemoryError(f"at call {k}")
-
-    broken = None
-    with limited(1):  # other threads have no tracer
+        refit = partial(model.fit, B, b)
         try:
-            sys.setprofile(refuse)
-            model.fit(B, b)
-        except MemoryError as error:
-            broken = error
-        finally:
-            sys.setprofile(None)
-    assert (broken is None) == (seen < k)
-    if broken is None:
-        agree(model, expected)
-    else:
-        with limited(1):
+            seen = raising_at(k, MemoryError, refit, PACKAGE, builtins=of_numpy)
+        except MemoryError:
             same(model, pickled, expected)
+        else:
+            assert seen < k
+            agree(model, expected)
 
 
-@campaign(
-    "faults",
-    8,
-    name=st.sampled_from(["RBFClassifier", "RBFLayer", "SVC"]),
-    k=st.integers(1, 120),
-    row=st.booleans(),
-)
+ON_DEVICE = st.sampled_from(["RBFClassifier", "RBFLayer", "SVC"])
+
+
+@campaign("faults", 8, name=ON_DEVICE, k=st.integers(1, 120), row=st.booleans())
 def test_a_failed_allocation_of_a_device_leaves_the_model_as_it_was(name, k, row):
     """The stand-in of a GPU: smaller tiles, or a MemoryError that leaves the model as it was."""
     with standin.installed() as cupy:
@@ -129,58 +111,32 @@ def test_an_interrupt_at_any_moment_leaves_a_whole_model(name, share, backend):
         agree(model, expected)
 
 
-FORK = """
-import os, sys, threading, time, warnings
-warnings.simplefilter("ignore")
-import numpy as np
-from tests.campaign.test_faults import B, MODELS, b, clone, outputs
-model = clone(MODELS[sys.argv[1]]).set_params(backend="numba")
-if sys.argv[1] == "SVC":
-    model.decision_function_shape = "ovo"  # votes are a product of NumPy's
-expected, stop, wrong = outputs(clone(model).fit(B, b), B), threading.Event(), []
+def fork_while_a_thread_fits(name, seed):
+    """All fits, of the thread and of twenty children, have the outputs of one that is alone."""
+    model = clone(MODELS[name]).set_params(backend="numba")
+    if name == "SVC":
+        model.decision_function_shape = "ovo"  # votes are a product of NumPy's
+    expected, stop, codes = outputs(clone(model).fit(B, b), B), threading.Event(), []
 
-def same():
-    return np.allclose(outputs(clone(model).fit(B, b), B), expected, rtol=0, atol=1e-6)
+    def same():
+        return np.allclose(outputs(clone(model).fit(B, b), B), expected, rtol=0, atol=1e-6)
 
-def fit():
-    while not stop.is_set():
-        wrong.extend([] if same() else [1])
-
-thread, rng = threading.Thread(target=fit), np.random.default_rng(int(sys.argv[2]))
-thread.start()
-for _ in range(20):
-    time.sleep(rng.random() / 100)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if same() else 1)
-    wrong.extend([] if os.waitpid(child, 0)[1] == 0 else [2])
-stop.set()
-thread.join()
-sys.exit(str(wrong) if wrong else 0)
-"""
+    rng = np.random.default_rng(seed)
+    with ThreadPoolExecutor(1) as pool:
+        fits = pool.submit(lambda: all(same() for _ in iter(stop.is_set, True)))
+        for _ in range(20):
+            time.sleep(rng.random() / 100)
+            codes.append(exit_code_of_a_child(same))
+        stop.set()
+    assert fits.result() and not any(codes), codes
 
 
+@forks
 @campaign("faults", 1, name=st.sampled_from(["RBFLayer", "SVC"]), seed=SEEDS)
 def test_a_fork_while_another_thread_fits(name, seed):
     """Our own work: a child forked while another thread is in OpenBLAS or MKL may hang in them."""
-    if not hasattr(os, "fork"):
-        pytest.skip("the platform has no fork")
-    run_python(FORK, name, seed)
-
-
-class Killed(RBFClassifier):
-    """Its process ends without a word, as when the system runs out of memory."""
-
-    def fit(self, X, y):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@campaign("faults", 1, model=st.sampled_from([MODELS["RBFClassifier"], MODELS["SVC"]]))
-def test_a_killed_worker_is_an_error_and_the_next_call_works(model):
-    with pytest.raises(TerminatedWorkerError):
-        Parallel(2, backend="loky")(delayed(Killed(5).fit)(A, a) for _ in range(2))
-    scores = cross_val_score(model, X, y, cv=2, n_jobs=2)
-    np.testing.assert_array_equal(scores, cross_val_score(model, X, y, cv=2))
+    module = "from tests.campaign.test_faults import fork_while_a_thread_fits"
+    run_python(f"{module}\nfork_while_a_thread_fits({name!r}, {seed})")
 
 
 @campaign("faults", 10, name=NAMES, seed=SEEDS)

@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections import namedtuple
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from gpurbf.fsvc import units
 from gpurbf.solvers import CG, LMS
 from gpurbf.svm.ovo import pair_weights
 from gpurbf.svm.platt import class_probabilities, fit_sigmoids, pair_probabilities
-from tests.campaign.cases import AROUND, ORDERS, SEEDS, VALUES, Storage, dense
+from tests.campaign.cases import AROUND, ORDERS, SEEDS, VALUES, Storage, batches, dense
 from tests.campaign.rounds import campaign
 from tests.campaign.test_differential import METRICS, spread
 
@@ -152,18 +152,19 @@ class Problem(NamedTuple):
         points = (change(A).astype(A.dtype) for A in self[:3])
         return self._replace(**dict(zip(self._fields, points)))
 
+    def scaled(self, unit):
+        return self.moved(lambda A: A * unit)._replace(gamma=self.gamma / unit**self.power)
 
+
+# Of four classes, in an order that is not that of their numbers.
+NAMES = np.array(["eel", "dog", "bee", "ant"])
 # Changes into a problem with the same answer. All values are multiples of 2⁻¹⁰: nothing is rounded.
 CHANGES = {
     "nothing": lambda p, by: p,
     "weights scaled": lambda p, by: p if p.w is None else p._replace(w=p.w * (by + 0.5)),
     "shifted": lambda p, by: p if max(A.max() for A in p[:3]) > 246 else p.moved(lambda A: A + by),
-    "scaled": lambda p, by: (
-        p
-        if p.X.dtype == np.uint8
-        else p.moved(lambda A: A * 2.0**by)._replace(gamma=p.gamma / 2.0 ** (by * p.power))
-    ),
-    "classes permuted": lambda p, by: p._replace(y=p.y.max() - p.y),
+    "scaled": lambda p, by: p if p.X.dtype == np.uint8 else p.scaled(2.0 ** (by * (-1) ** by)),
+    "classes renamed": lambda p, by: p._replace(y=NAMES[p.y]),
     "rows permuted": lambda p, by: p._replace(
         X=p.X[::-1], y=p.y[::-1], w=None if p.w is None else p.w[::-1]
     ),
@@ -374,24 +375,33 @@ def log_loss(outputs, y, w, temperature=1.0):
     return -np.average(log_probabilities(outputs, temperature)[np.arange(len(y)), y], weights=w)
 
 
-def rbf(case, p, tol, every, solver="ridge", estimator=RBFClassifier, **options):
-    centers = {"n_centers": "all", "random_state": 0} if every else {"centers": case.stored(p.C)}
-    options |= {"solver": solver, "alpha": case.alpha} if estimator is RBFClassifier else {}
+# Of those models whose solver is not ridge.
+SOLVERS = {"lms": LMS(n_epochs=2), "one-hot": "one-hot"}
+
+
+def rbf(name, case, p, tol, every):
+    every = {"stream": False, "one-hot": True}.get(name, every)
+    options = {"n_centers": "all", "random_state": 0} if every else {"centers": case.stored(p.C)}
     kernel = (lambda squares: p.unit(np.sqrt(squares))) if case.called else p.profile
-    options |= {"kernel": kernel, "metric": p.metric, "fit_intercept": case.intercept}
-    return estimator(gamma=p.gamma, **centers, **options)
+    options |= {"kernel": kernel, "metric": p.metric, "gamma": p.gamma}
+    options |= {"fit_intercept": case.intercept}
+    if name == "path":
+        return RBFClassifierCV(alphas=[case.alpha], **options)
+    cg = CG(case.alpha, fit_intercept=case.intercept, tol=tol, max_iter=1000)
+    solver = (SOLVERS | {"cg": cg}).get(name, "ridge")
+    return RBFClassifier(solver=solver, alpha=case.alpha, **options)
 
 
-def fsvc(case, p, tol, every, solver="ridge"):
+def fsvc(name, case, p, tol, every):
     fixed = {"eval_radius": None, "outside": "zero", "shuffle": False}
     fixed |= {"selection": "per-class" if p.metric == "sqeuclidean" else "pass"}
     fixed |= {"kernel": p.profile, "metric": p.metric}
-    gaussian = p.profile == "gaussian"
-    radius = (2 * p.gamma) ** -0.5 if gaussian else 1 / (units.WIDTH * p.gamma)
+    solver = SOLVERS.get(name.removeprefix("FSVC, "), "ridge")
+    radius = (2 * p.gamma) ** -0.5 if p.profile == "gaussian" else 1 / (units.WIDTH * p.gamma)
     return FSVC(radius, overlap=1 + every, solver=solver, alpha=case.alpha, **fixed)
 
 
-def svc(case, p, tol, every):
+def svc(name, case, p, tol, every):
     C = 0.1 / np.sqrt(case.alpha) / (1 if p.w is None else p.w.mean())
     kernel = (lambda A, B: p.hidden(dense(A), dense(B))) if case.called else p.profile
     unit = {"kernel": kernel, "gamma": p.gamma, "coef0": p.coef0, "degree": p.degree}
@@ -399,19 +409,8 @@ def svc(case, p, tol, every):
 
 
 MODELS = {
-    "ridge": rbf,
-    "stream": lambda case, p, tol, every: rbf(case, p, tol, False),
-    "cg": lambda case, p, tol, every: rbf(
-        case, p, tol, every, CG(case.alpha, fit_intercept=case.intercept, tol=tol, max_iter=1000)
-    ),
-    "path": lambda case, p, tol, every: rbf(
-        case, p, tol, every, estimator=RBFClassifierCV, alphas=[case.alpha]
-    ),
-    "lms": partial(rbf, solver=LMS(n_epochs=2)),
-    "one-hot": lambda case, p, tol, every: rbf(case, p, tol, True, "one-hot"),
-    "FSVC": fsvc,
-    "FSVC, lms": partial(fsvc, solver=LMS(n_epochs=2)),
-    "FSVC, one-hot": partial(fsvc, solver="one-hot"),
+    **dict.fromkeys(("ridge", "stream", "cg", "path", "lms", "one-hot"), rbf),
+    **dict.fromkeys(("FSVC", "FSVC, lms", "FSVC, one-hot"), fsvc),
     "SVC": svc,
 }
 
@@ -422,11 +421,10 @@ def fitted(name, case, p, model, cuts):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         if name == "stream":
-            for a, b in pairwise([0, *sorted({c for c in cuts if c < case.N}), case.N]):
-                own = None if p.w is None else w[a:b]
-                if w[a:b].any():
-                    X = case.stored(p.X[a:b])
-                    model.partial_fit(X, p.y[a:b], np.arange(case.k), own)
+            for rows in batches(cuts, case.N):
+                if w[rows].any():
+                    own = None if p.w is None else w[rows]
+                    model.partial_fit(case.stored(p.X[rows]), p.y[rows], np.unique(p.y), own)
         else:
             model.fit(case.stored(p.X), p.y, p.w)
     assume(not any(issubclass(one.category, ConvergenceWarning) for one in said))
@@ -456,7 +454,7 @@ def test_the_answer_is_the_direct_solution(case, name, every, power, cuts, chang
     check = svc_is_optimal if name == "SVC" else network_is_the_solution
     losses = []
     for p in (plain, CHANGES[change](plain, by))[: 1 + (change != "nothing")]:
-        model = MODELS[name](case, p, tol, every).set_params(backend=around.backend)
+        model = MODELS[name](name, case, p, tol, every).set_params(backend=around.backend)
         with around():
             losses.append(check(name, case, model, fitted(name, case, p, model, cuts), tol))
     # No bound is derived: an output of a sample left out is divided by 1 less its leverage.

@@ -17,13 +17,7 @@ FITS, FEW, MANY = 20, (3, 1), (60, 10)
 _seen = []
 
 
-@campaign(
-    "soak",
-    FITS,
-    seed=SEEDS,
-    around=AROUND,
-    name=NAMES,
-)
+@campaign("soak", FITS, seed=SEEDS, around=AROUND, name=NAMES)
 def one_fit(seed, around, name):
     """A fit and its outputs, and what the process holds afterwards."""
     rng = np.random.default_rng(seed)

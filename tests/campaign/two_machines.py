@@ -64,10 +64,8 @@ def compare(here, there):
         elif a.shape != b.shape:
             print(f"{name}: {a.shape} and {b.shape}")
         else:
-            apart = np.abs(a.astype(float) - b)
-            print(
-                f"{name}: {apart.max():.2g} apart of {np.abs(b).max():.2g}, {(a != b).mean():.0%}"
-            )
+            apart, others = np.abs(a.astype(float) - b).max(), (a != b).mean()
+            print(f"{name}: {apart:.2g} apart of {np.abs(b).max():.2g}, {others:.0%}")
 
 
 if __name__ == "__main__":

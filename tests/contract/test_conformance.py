@@ -1,7 +1,6 @@
 """Every public estimator passes every check of scikit-learn, with no expected failure."""
 
 import inspect
-import warnings
 
 import pytest
 from sklearn.base import BaseEstimator, clone
@@ -20,12 +19,11 @@ ESTIMATORS = [
 ]
 
 
+# The checks' data have fewer samples than the default number of centers, among others.
+@pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(ESTIMATORS)
 def test_every_check_of_scikit_learn_passes_on_every_backend(estimator, check, backend):
-    with warnings.catch_warnings():
-        # The checks' data have fewer samples than the default number of centers, among others.
-        warnings.simplefilter("ignore")
-        check(clone(estimator).set_params(backend=backend))
+    check(clone(estimator).set_params(backend=backend))
 
 
 def test_every_public_estimator_is_checked():

@@ -36,6 +36,11 @@ ESTIMATORS = {
 }
 
 
+def bits(model, rows):
+    """Its answers by method, as types and bytes."""
+    return {name: (found.dtype, found.tobytes()) for name, found in answers(model, rows).items()}
+
+
 @pytest.fixture(scope="module")
 def pickles():
     """Fitted models without what their first use makes, by estimator and form of training data."""
@@ -50,7 +55,7 @@ def pickles():
 def serial(pickles):
     """The answers of a model that is used for one form of data only, by one thread."""
     return {
-        (key, form): answers(pickle.loads(state), rows)
+        (key, form): bits(pickle.loads(state), rows)
         for key, state in pickles.items()
         for form, rows in FORMS.items()
     }
@@ -59,25 +64,16 @@ def serial(pickles):
 @pytest.mark.parametrize("interval", [None, 1e-5], ids=["usual switches", "frequent switches"])
 def test_first_predicts_from_many_threads_have_the_bits_of_a_serial_run(pickles, serial, interval):
     usual = sys.getswitchinterval()
-    forms, different = list(FORMS), set()
     try:
         sys.setswitchinterval(interval or usual)
         for number in range(MODELS):
             key = list(pickles)[number % len(pickles)]
             model = pickle.loads(pickles[key])
-
-            def first(form, key=key, model=model):
-                expected = serial[key, form]
-                for name, found in answers(model, FORMS[form]).items():
-                    same = found.dtype == expected[name].dtype
-                    if not same or found.tobytes() != expected[name].tobytes():
-                        different.add((key, form))
-
-            forms = [*forms[1:], forms[0]]
-            run_threads(*(partial(first, form) for form in (forms * 2)[:8]))
+            forms = [list(FORMS)[(number + i) % len(FORMS)] for i in range(8)]
+            found = run_threads(*(partial(bits, model, FORMS[form]) for form in forms))
+            assert not [form for form, a in zip(forms, found) if a != serial[key, form]], key
     finally:
         sys.setswitchinterval(usual)
-    assert not different
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -92,24 +88,23 @@ def test_a_first_use_adds_no_attribute_and_nothing_to_a_pickle(pickles, name):
 @pytest.mark.parametrize("key", [("rbf", "uint8"), ("svc", "float32"), ("rbf", "offset")], ids=str)
 def test_the_first_use_of_a_process_may_be_by_many_threads(pickles, serial, tmp_path, key):
     """Libraries are imported, backends loaded and kernels made by eight threads at once."""
-    expected = [serial[key, form] for form in FORMS]
-    content = pickles[key], list(FORMS.values()), expected
+    cases = [(rows, serial[key, form]) for form, rows in FORMS.items()]
+    content = pickles[key], (cases * 2)[:8]
     (tmp_path / "content.pickle").write_bytes(pickle.dumps(content))
     code = """
         import pickle, sys, threading
         from concurrent.futures import ThreadPoolExecutor
         sys.setswitchinterval(1e-5)
-        state, data, expected = pickle.load(open("content.pickle", "rb"))
+        state, cases = pickle.load(open("content.pickle", "rb"))
         together = threading.Barrier(8)
 
-        def first(i):
+        def first(case):
             together.wait()
-            model = pickle.loads(state)
-            X, answers = data[i % len(data)], expected[i % len(data)]
-            for name, answer in answers.items():
-                assert getattr(model, name)(X).tobytes() == answer.tobytes()
+            model, (X, answers) = pickle.loads(state), case
+            for name, (_, answer) in answers.items():
+                assert getattr(model, name)(X).tobytes() == answer
 
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(first, range(8)))
+            list(pool.map(first, cases))
     """
     run_python(code, cwd=tmp_path)

@@ -1,7 +1,6 @@
 """A fitted model stays as it was fitted; backend and precision alone may change, and do at once."""
 
 import pickle
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -41,26 +40,19 @@ def test_the_kernel_is_that_of_the_fit_whatever_is_set_later(model):
         assert np.array_equal(outputs(pickle.loads(pickle.dumps(copy)), X + 5), expected)
 
 
-@contextmanager
-def on_backend(model, name, how):
-    """Another backend for a while, asked for in one of three ways."""
-    with pytest.MonkeyPatch.context() as patch:
-        if how == "parameter":
-            patch.setattr(model, "backend", name)
-        elif how == "environment":
-            patch.setenv("GPURBF_BACKEND", name)
-        with config_context(**{"backend": name} if how == "context" else {}):
-            yield
-
-
 @pytest.mark.parametrize("how", ["parameter", "context", "environment"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
-def test_a_change_of_backend_takes_effect_at_once_and_can_be_undone(model, how):
+def test_a_change_of_backend_takes_effect_at_once_and_can_be_undone(model, how, monkeypatch):
     model = clone(model).set_params(backend="numpy" if how == "parameter" else "auto")
     for copy in copies(model):
         before, name = outputs(copy, X), copy._layer().backend.name
         other = "numba" if name == "numpy" else "numpy"
-        with on_backend(copy, other, how):
+        context = {"backend": other} if how == "context" else {}
+        with monkeypatch.context() as patch, config_context(**context):
+            if how == "parameter":
+                patch.setattr(copy, "backend", other)
+            if how == "environment":
+                patch.setenv("GPURBF_BACKEND", other)
             assert copy._layer().backend.name == other
             outputs(copy, X)
         assert copy._layer().backend.name == name

@@ -1,4 +1,7 @@
-"""What users of scikit-learn reach for is there, in every estimator and under the usual name."""
+"""What users of scikit-learn reach for is there, in every estimator and under the usual name.
+
+Messages show values as one writes them, the option that exists and the way out.
+"""
 
 import inspect
 import re
@@ -6,20 +9,15 @@ import typing
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from callers import ESTIMATORS, outputs
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
+from sklearn.metrics import accuracy_score
 
 import gpurbf
-from gpurbf import (
-    FSVC,
-    SVC,
-    BackendUnavailable,
-    RBFClassifier,
-    RBFClassifierCV,
-    RBFLayer,
-    config_context,
-)
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer
 from gpurbf.solvers import CG, LMS
 
 X, Y = load_iris(return_X_y=True)
@@ -28,21 +26,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:(The|Attribute) `prob:FutureWarn
 
 
 @parametrized
-def test_every_fitted_attribute_and_parameter_is_described(model):
-    fitted = [clone(model).fit(X, Y)]
-    if isinstance(model, SVC):
-        fitted.append(SVC(kernel="linear", probability=True).fit(X, Y))
-    if isinstance(model, RBFClassifier):
-        fitted.append(RBFClassifier("all", solver="cg").fit(X, Y))
+def test_every_fitted_attribute_is_described(model):
+    more = SVC(kernel="linear", probability=True), RBFClassifier("all", solver="cg")
+    fitted = [clone(each).fit(X, Y) for each in (model, *more) if type(each) is type(model)]
     names = {name for each in fitted for name in dir(each) if re.fullmatch(r"[a-zA-Z]\w*_", name)}
-    text = inspect.getdoc(type(model))
-    parameters, attributes = text.split("Parameters\n")[1].split("Attributes\n")
+    attributes = inspect.getdoc(type(model)).split("Attributes\n")[1]
     described = set(re.findall(r"\w+_(?=[, ].*:|\b *:)", attributes))
     assert "classes_" in names or isinstance(model, RBFLayer)
     assert names - {"feature_names_in_"} <= described
-    assert all(
-        re.search(rf"^(\w+, )*{name}( :|,)", parameters, re.M) for name in model.get_params()
-    )
 
 
 @parametrized
@@ -55,14 +46,10 @@ def test_every_name_in_an_annotation_is_taken(model):
     }
     for name, values in options.items():
         for value in (value for value in values if isinstance(value, str)):
-            data = X
-            if value == "precomputed":
-                data = X @ X.T
-            elif name == "precision":
-                data = np.round(X)
+            data = {"precomputed": X @ X.T, "exact": np.round(X)}.get(value, X)
             try:
                 outputs(clone(model).set_params(**{name: value}).fit(data, Y), data)
-            except BackendUnavailable:
+            except gpurbf.BackendUnavailable:
                 assert name in ("backend", "precision")
             except ValueError as error:
                 # Needs a GPU, or gives no two centers on these data.
@@ -97,10 +84,8 @@ def test_the_layer_has_the_defaults_of_the_classifier():
     layer, classifier = RBFLayer().get_params(), RBFClassifier().get_params()
     assert layer.items() <= classifier.items()
     # Labels are not needed for it.
-    centers = [
-        RBFLayer(9, random_state=0, **own).fit(X).centers_ for own in ({}, {"centers": "random"})
-    ]
-    assert np.array_equal(*centers)
+    layers = RBFLayer(9, random_state=0), RBFLayer(9, centers="random", random_state=0)
+    assert np.array_equal(*(layer.fit(X).centers_ for layer in layers))
 
 
 @pytest.mark.parametrize("model", [ESTIMATORS[1], ESTIMATORS[2], SVC(probability=True)], ids=repr)
@@ -118,20 +103,17 @@ def test_best_params_are_those_of_the_classifier():
     np.testing.assert_allclose(search.decision_function(X), model.decision_function(X), atol=1e-6)
 
 
-def test_set_config_holds_until_it_is_set_again():
+def test_set_config_holds_until_it_is_set_again(request):
     before = gpurbf.get_config()
-    try:
-        gpurbf.set_config(memory=64)
-        with gpurbf.config_context(backend="numpy"):
-            gpurbf.set_config(memory=32)
-            assert gpurbf.get_config() == before | {"memory": 32, "backend": "numpy"}
-        assert gpurbf.get_config() == before | {"memory": 64}
-        with pytest.raises(ValueError, match=r"^memory must be"):
-            gpurbf.set_config(memory=-1, backend="mkl")
-        assert gpurbf.get_config() == before | {"memory": 64}
-    finally:
-        gpurbf.set_config(**before)
-    assert gpurbf.get_config() == before
+    request.addfinalizer(lambda: gpurbf.set_config(**before))
+    gpurbf.set_config(memory=64)
+    with gpurbf.config_context(backend="numpy"):
+        gpurbf.set_config(memory=32)
+        assert gpurbf.get_config() == before | {"memory": 32, "backend": "numpy"}
+    assert gpurbf.get_config() == before | {"memory": 64}
+    with pytest.raises(ValueError, match=r"^memory must be"):
+        gpurbf.set_config(memory=-1, backend="mkl")
+    assert gpurbf.get_config() == before | {"memory": 64}
 
 
 NUMBERS = [
@@ -149,14 +131,135 @@ NUMBERS = [
 def test_numbers_may_be_of_any_type(model, names, dtype):
     for name in names.split():
         value = dtype(1 if dtype == np.uint8 else 0.3)
-        found, plain = (
-            clone(model).set_params(**{name: v}).fit(X, Y) for v in (value, float(value))
-        )
-        np.testing.assert_array_equal(*(outputs(each, X) for each in (found, plain)), name)
+        models = (clone(model).set_params(**{name: v}) for v in (value, float(value)))
+        np.testing.assert_array_equal(*(outputs(each.fit(X, Y), X) for each in models), name)
 
 
-def test_memory_may_be_a_number_of_numpy_s():
-    expected = RBFLayer(20, random_state=0).fit_transform(X)
-    for megabytes in (np.int32(4096), np.uint8(200)):
-        with config_context(memory=megabytes):
-            np.testing.assert_array_equal(RBFLayer(20, random_state=0).fit_transform(X), expected)
+CALLS = {
+    "svc, one class": lambda: SVC().fit(X, Y * 0),
+    "svc, weights of one label": lambda: SVC().fit(X, Y, (Y == 1).astype(float)),
+    "rbf, one class": lambda: RBFClassifier(5).fit(X, Y * 0),
+    "rbf, new labels": lambda: RBFClassifier(5).partial_fit(X, Y, classes=[0, 1]),
+    "rbf, other classes": lambda: (
+        RBFClassifier(5).partial_fit(X, Y, classes=[0, 1, 2]).partial_fit(X, Y, classes=[1, 2, 3])
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_message_shows_numpys_types(name):
+    with pytest.raises((ValueError, TypeError)) as error:
+        CALLS[name]()
+    assert "np." not in str(error.value) and "array(" not in str(error.value)
+    assert ("only one class" in str(error.value)) == ("one class" in name)
+
+
+FLAGS = "break_ties fit_intercept shrinking shuffle"
+# Names of parameters, a value that they do not take, and what they must be.
+MUST_BE = [
+    ("C alpha cache_size eval_radius overlap radius tol", np.float64(0), "> 0"),
+    ("eval_radius gamma", np.float64(-1), "> 0"),
+    ("degree learning_rate verbose", -1, ">= 0"),
+    ("max_centers n_centers n_epochs n_left_out", np.int64(0), ">= 1"),
+    ("max_iter", -2, ">= -1"),
+    ("n_centers n_epochs n_left_out", 2.5, "an integer"),
+    ("n_centers", True, "an integer"),
+    ("verbose", None, "an integer"),
+    ("radius", None, "a number"),
+    ("coef0", np.inf, "finite"),
+    ("class_weight", "even", "None, 'balanced' or a dict, got 'even'"),
+    *(("alphas", value, "a list of numbers > 0") for value in [(), 0.1, ("a",)]),
+    *(("n_jobs", value, "None, a number of threads") for value in [1.5, "two", True, 0]),
+    *((FLAGS, value, "True or False") for value in ["False", None, 1]),
+]
+UNKNOWN = {
+    "n_centers": "most", "centers": "best", "kernel": "cosine", "metric": "cosine", "gamma": "big",
+    "precision": "half", "backend": "torch", "radius": "best", "selection": "all", "solver": "smo",
+    "outside": "random", "n_left_out": "few", "decision_function_shape": "both",
+}  # fmt: skip
+OTHERS = [
+    (RBFClassifier(centers=np.ones((3, 5))), r"centers must have shape \(m, 4\)"),
+    (RBFClassifier(centers=np.full((3, 4), np.nan)), "centers contains NaN"),
+    (RBFClassifierCV(9, alphas=[0.1, 0.0]), "Each of alphas must be > 0, got 0.0"),
+    (RBFClassifierCV(9, gammas=[np.nan]), "Each of gammas must be > 0, got nan"),
+    (RBFClassifierCV(9, gammas=[np.inf]), "Each of gammas must be finite, got inf"),
+    (RBFClassifierCV(9, scoring="best"), "scoring"),
+    (RBFClassifierCV(9, scoring=accuracy_score), "metric function rather than a scorer"),
+    (FSVC(1e-170), "radius=1e-170 is too small"),
+    (FSVC(1.0, eval_radius=1e-170), "eval_radius=1e-170 is too small"),
+    (SVC(gamma="median"), "Unknown gamma 'median'"),
+    *(
+        (clone(model).set_params(precision="exact"), "precision='exact' needs")
+        for model in ESTIMATORS
+    ),
+    *((clone(model).set_params(backend=None), "Unknown backend None") for model in ESTIMATORS),
+]
+
+
+@parametrized
+def test_a_bad_parameter_is_refused_by_name(model):
+    for names, value, what in MUST_BE:
+        error = TypeError if what in ("a number", "an integer", "True or False") else ValueError
+        for name in set(names.split()) & model.get_params().keys():
+            with pytest.raises(error, match=rf"^{name} must be {what}((?!np\.).)*$"):
+                clone(model).set_params(**{name: value}).fit(X, Y)
+    for name in UNKNOWN.keys() & model.get_params().keys():
+        with pytest.raises(ValueError, match=rf"^Unknown {name} '{UNKNOWN[name]}'.*: use .*one of"):
+            clone(model).set_params(**{name: UNKNOWN[name]}).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "model, message", OTHERS, ids=[f"{type(m).__name__}, {t}" for m, t in OTHERS]
+)
+def test_a_parameter_that_does_not_fit_the_data_or_others_is_refused(model, message):
+    with pytest.raises(ValueError, match=message):
+        model.fit(X + 0.1 * np.sqrt(X), Y)  # on no quantization
+
+
+def test_probability_is_deprecated_as_in_scikit_learn_and_its_successor_works():
+    model = CalibratedClassifierCV(SVC(), ensemble=False).fit(X, Y)
+    assert model.predict_proba(X).shape == (150, 3)
+    assert SVC(probability="deprecated").fit(X, Y).score(X, Y) > 0.9
+    pytest.importorskip("sklearn.callback", reason="scikit-learn deprecates it from 1.9 on")
+    with pytest.warns(FutureWarning, match="CalibratedClassifierCV"):
+        assert SVC(probability=True).fit(X, Y).predict_proba(X).shape == (150, 3)
+
+
+def test_a_frame_of_sparse_columns_is_predicted_as_it_is_fitted():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X).astype(pandas.SparseDtype("float", 0))
+    frame.columns = frame.columns.astype(str)
+    model = SVC().fit(frame, Y)
+    assert np.array_equal(model.predict(frame), SVC().fit(X, Y).predict(X))
+    assert sp.issparse(model.support_vectors_)
+
+
+WEIGHTED = [RBFClassifier(9), RBFClassifier("all", solver="cg"), RBFClassifierCV(9), FSVC()]
+
+
+@pytest.mark.parametrize("model", WEIGHTED, ids=repr)
+@pytest.mark.parametrize("weight", [5e-324, 1e-310, 1e200, 1e308])
+def test_sample_weights_too_large_or_small_for_the_arithmetic_are_named(model, weight):
+    for weights in (np.full(150, weight), np.where(np.arange(150) == 7, weight, 1.0)):
+        with pytest.raises(ValueError, match=r"sample_weight has .*Divide them by their mean"):
+            clone(model).fit(X, Y, sample_weight=weights)
+
+
+@pytest.mark.parametrize("model", WEIGHTED, ids=repr)
+@pytest.mark.parametrize("factor", [-1, np.nan, np.inf, 1e200, 5e-324])
+def test_invalid_class_weights_are_named(model, factor):
+    with pytest.raises(ValueError, match=r"class_weight of 1 must be 0, or from .*, got"):
+        clone(model).set_params(class_weight={1: factor}).fit(X, Y)
+    with pytest.raises(ValueError, match="class_weight is 0 for every class"):
+        clone(model).set_params(class_weight=dict.fromkeys(range(3), 0)).fit(X, Y)
+
+
+@pytest.mark.parametrize("name", ["memory", "gpu_memory"])
+def test_invalid_settings_are_named(name):
+    no_limit = [None] * (name == "memory")  # which the memory of a GPU may have
+    for value in ("a", 0, -1, np.nan, np.inf, True, [256], *no_limit):
+        with (
+            pytest.raises(ValueError, match=f"^{name} must be "),
+            gpurbf.config_context(**{name: value}),
+        ):
+            pass

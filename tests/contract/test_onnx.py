@@ -24,10 +24,8 @@ X_TRAIN, Y_TRAIN, X_TEST = X[:600] / 16, Y[:600], X[600:] / 16
 
 def run(model, X):
     """Its outputs by name."""
-    converted = to_onnx(model, X[:1])
-    session = onnxruntime.InferenceSession(
-        converted.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    graph = to_onnx(model, X[:1]).SerializeToString()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, {session.get_inputs()[0].name: X})))
 
@@ -35,13 +33,12 @@ def run(model, X):
 def same(model, X):
     """Labels equal, outputs to 1e-5."""
     found = run(model, X)
-    assert np.array_equal(found["label"], model.predict(X))
-    expected = model.decision_function(X)
-    assert found["scores"].shape == expected.shape
-    np.testing.assert_allclose(found["scores"], expected, rtol=0, atol=1e-5)
-    if "probabilities" in found:
-        expected = model.predict_proba(X)
-        np.testing.assert_allclose(found["probabilities"], expected, rtol=0, atol=1e-5)
+    assert np.array_equal(found.pop("label"), model.predict(X))
+    methods = {"scores": "decision_function", "probabilities": "predict_proba"}
+    for name in {"scores", *found}:
+        expected = getattr(model, methods[name])(X)
+        assert found[name].shape == expected.shape
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-5)
 
 
 MODELS = {
@@ -72,9 +69,8 @@ def test_labels_and_scores_are_those_of_the_model(name, labels, dtype):
 
 
 def test_outputs_of_exactly_0_have_the_label_of_the_model():
-    same(
-        SVC(kernel="linear").fit([[-1.0, 0], [1, 0]], [0, 1]), np.array([[0.0, 0], [0, 5], [1, 0]])
-    )
+    model = SVC(kernel="linear").fit([[-1.0, 0], [1, 0]], [0, 1])
+    same(model, np.array([[0.0, 0], [0, 5], [1, 0]]))
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
@@ -97,16 +93,14 @@ def test_samples_outside_every_radius_are_treated_as_by_the_model(dtype):
 
 @pytest.mark.parametrize("name", ["svc", "rbf", "fsvc"])
 def test_far_from_the_origin_distances_keep_their_digits(name):
-    far = X_TRAIN + 1e4, X_TEST + 1e4
-    same(MODELS[name].fit(far[0], Y_TRAIN), far[1])
+    same(MODELS[name].fit(X_TRAIN + 1e4, Y_TRAIN), X_TEST + 1e4)
 
 
 def test_pipelines_and_sparse_models_are_converted():
     pipeline = make_pipeline(StandardScaler(), SVC(C=10)).fit(X_TRAIN, Y_TRAIN)
     same(pipeline, X_TEST)
     same(make_pipeline(RBFLayer(50, random_state=0), SVC(kernel="linear")).fit(X, Y), X)
-    model = SVC().fit(sp.csr_matrix(X_TRAIN), Y_TRAIN)
-    same(model, X_TEST)
+    same(SVC().fit(sp.csr_matrix(X_TRAIN), Y_TRAIN), X_TEST)
     graph = to_onnx(pipeline, X_TRAIN[:1], options={"zipmap": False}).graph
     assert [output.name for output in graph.output] == ["label", "scores"]
 
@@ -121,14 +115,14 @@ def test_parameters_that_change_after_the_fit_do_not_change_the_graph(fitted, la
 
 
 def test_models_that_onnx_cannot_express_are_refused():
-    with pytest.raises(ValueError, match="function cannot be converted"):
-        run(SVC(kernel=laplacian_kernel).fit(X_TRAIN, Y_TRAIN), X_TEST)
-    with pytest.raises(ValueError, match="function cannot be converted"):
-        run(RBFLayer(5, kernel=np.sqrt).fit(X_TRAIN), X_TEST)
-    with pytest.raises(ValueError, match=r"integers or strings.*float64"):
-        run(SVC().fit(X_TRAIN, Y_TRAIN.astype(float)), X_TEST)
-    with pytest.raises(ValueError, match=r"64-bit integers.*uint64, up to 9223372036854775817"):
-        run(SVC().fit(X_TRAIN, Y_TRAIN.astype(np.uint64) + 2**63), X_TEST)
+    for model, y, message in (
+        (SVC(kernel=laplacian_kernel), Y_TRAIN, "function cannot be converted"),
+        (RBFLayer(5, kernel=np.sqrt), Y_TRAIN, "function cannot be converted"),
+        (SVC(), Y_TRAIN.astype(float), r"integers or strings.*float64"),
+        (SVC(), Y_TRAIN.astype(np.uint64) + 2**63, r"64-bit.*uint64, up to 9223372036854775817"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run(model.fit(X_TRAIN, y), X_TEST)
 
 
 def test_without_skl2onnx_the_error_says_what_to_install():

@@ -1,29 +1,34 @@
-"""scikit-learn's SVC replaced: the same answers; what is not ours is left to it, and it says so."""
+"""scikit-learn's SVC and ours take each other's place: patched, or one fitted model at a time.
+
+The answers are the same, labels and outputs; what is not ours is left to scikit-learn's class, and
+it is said.
+"""
 
 import copy
 import logging
 import pickle
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import sklearn.svm
+from callers import run_python
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils._param_validation import InvalidParameterError
 
 import gpurbf
-from gpurbf import patching
+from gpurbf import SVC, patching
 from gpurbf.cli import main
 
 ORIGINAL = sklearn.svm.SVC
 OWN = {"_evaluator", "_effective_probability"}  # the second is scikit-learn's from 1.9 on
-X, Y = load_digits(return_X_y=True)
-X, Y = X[:500] / 16, Y[:500]
+DIGITS, LABELS = load_digits(return_X_y=True)
+X, Y, X_TEST = DIGITS[:500] / 16, LABELS[:500], DIGITS[1000:] / 16
 
 
 @pytest.fixture
@@ -46,21 +51,16 @@ def ours_only(monkeypatch):
         monkeypatch.setattr(ORIGINAL, name, refuse)
 
 
-def test_names_give_the_new_class_which_is_one_of_scikit_learns(patched):
-    from sklearn.svm import SVC
-
-    assert SVC is patched is not ORIGINAL
-    assert issubclass(SVC, ORIGINAL) and isinstance(SVC(), sklearn.svm.SVC)
-    assert SVC().get_params() == ORIGINAL().get_params()
-    assert repr(SVC(C=2)) == repr(ORIGINAL(C=2)) == "SVC(C=2)"
-
-
-def test_fit_and_predict_are_ours(patched, ours_only):
-    model = patched(gamma=0.1).fit(X, Y)
-    assert model.score(X, Y) > 0.95
-    assert model.decision_function(X).shape == (500, 10)
-    assert model.set_params(decision_function_shape="ovo").decision_function(X).shape == (500, 45)
-    assert pickle.loads(pickle.dumps(model)).score(X, Y) > 0.95
+def test_names_give_the_new_class_which_is_one_of_scikit_learns_and_checks_as_it_does(patched):
+    assert sklearn.svm.SVC is patched is not ORIGINAL
+    assert issubclass(patched, ORIGINAL) and isinstance(patched(), sklearn.svm.SVC)
+    assert patched().get_params() == ORIGINAL().get_params()
+    assert repr(patched(C=2)) == repr(ORIGINAL(C=2)) == "SVC(C=2)"
+    for bad in ({"C": -1}, {"kernel": "laplacian"}, {"gamma": "wide"}):
+        with pytest.raises(InvalidParameterError):
+            patched(**bad).fit(X, Y)
+    with pytest.raises(NotFittedError):
+        patched().predict(X)
 
 
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
@@ -84,9 +84,16 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
         model.set_params(decision_function_shape="ovo")
     outputs = [model.decision_function(make(X)) for model in models]
     np.testing.assert_allclose(*outputs, rtol=0, atol=1e-4)
-    assert vars(models[0]).keys() - OWN == vars(models[1]).keys() - OWN
     np.testing.assert_array_equal(models[0].classes_, models[1].classes_)
     np.testing.assert_allclose(models[0].class_weight_, models[1].class_weight_)
+    for made in (models[0], SVC(**parameters).fit(*given).to_sklearn()):
+        assert vars(made).keys() - OWN == vars(models[1]).keys() - OWN
+        for name, value in vars(models[1]).items():
+            twin = getattr(made, name)
+            assert isinstance(value, type(twin)), name
+            if isinstance(value, np.ndarray):
+                assert twin.dtype == value.dtype and twin.ndim == value.ndim, name
+                assert twin.flags.c_contiguous, name
 
 
 def test_weights_do_not_change_gamma_whatever_the_data_are(patched):
@@ -102,42 +109,33 @@ def test_weights_do_not_change_gamma_whatever_the_data_are(patched):
 @pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
 @pytest.mark.parametrize(
     ("make", "kernel"),
-    [(np.asarray, "rbf"), (sp.csr_matrix, "rbf"), (np.asarray, lambda a, b: a @ b.T)],
+    [(np.asarray, "rbf"), (sp.csr_matrix, "rbf"), (np.asarray, laplacian_kernel)],
     ids=["dense", "sparse", "function"],
 )
-def test_probabilities_are_ours(patched, ours_only, make, kernel):
+def test_fit_outputs_labels_and_probabilities_are_ours(patched, ours_only, make, kernel):
     parameters = {"kernel": kernel, "probability": True, "random_state": 0}
-    model, own = (cls(**parameters).fit(make(X), Y) for cls in (patched, gpurbf.SVC))
+    model, own = (cls(**parameters).fit(make(X), Y) for cls in (patched, SVC))
     found = model.predict_proba(make(X))
     assert np.array_equal(found, own.predict_proba(make(X)))
     np.testing.assert_allclose(own.to_sklearn().predict_proba(make(X)), found, atol=2e-3)
     np.testing.assert_allclose(model.predict_log_proba(make(X)), np.log(found))
-    model.set_params(probability=False)
+    assert model.decision_function(make(X)).shape == (500, 10)
+    model.set_params(probability=False, decision_function_shape="ovo")
+    assert model.decision_function(make(X)).shape == (500, 45)
     assert not hasattr(model, "predict_proba")
-
-
-def test_what_is_left_to_scikit_learn_is_logged_once(patched, caplog):
-    with caplog.at_level(logging.WARNING, "gpurbf"):
-        for _ in range(2):
-            patched().fit(X, Y, Y != 4)
-    (record,) = caplog.records
-    assert "sample weights that are not positive" in record.message
+    for each in (model, pickle.loads(pickle.dumps(model))):
+        assert each.score(make(X), Y) > 0.95
 
 
 @pytest.mark.parametrize("left_out", [0, 4, 9])
-def test_classes_without_weight_are_left_to_scikit_learn(patched, left_out):
-    model = patched().fit(X, Y, Y != left_out)
+def test_classes_without_weight_are_left_to_scikit_learn_and_logged_once(patched, caplog, left_out):
+    with caplog.at_level(logging.WARNING, "gpurbf"):
+        model = patched().fit(X, Y, Y != left_out).fit(X, Y, Y != left_out)
+    (record,) = caplog.records
+    assert "sample weights that are not positive" in record.message
     np.testing.assert_array_equal(model.predict(X), ORIGINAL.predict(model, X))
     with pytest.raises(ValueError, match="names 10 classes and was trained for 9"):
-        gpurbf.SVC.from_sklearn(model)
-
-
-def test_parameters_are_checked_as_scikit_learn_does(patched):
-    for bad in ({"C": -1}, {"kernel": "laplacian"}, {"gamma": "wide"}):
-        with pytest.raises(InvalidParameterError):
-            patched(**bad).fit(X, Y)
-    with pytest.raises(NotFittedError):
-        patched().predict(X)
+        SVC.from_sklearn(model)
 
 
 def test_a_changed_or_refitted_model_answers_as_it_is(patched):
@@ -152,28 +150,26 @@ def test_a_changed_or_refitted_model_answers_as_it_is(patched):
     assert np.array_equal(copied.predict(X), model.predict(X))
 
 
-def test_clones_grids_and_pickles_work_in_other_processes(patched):
-    search = GridSearchCV(clone(patched()), {"C": [0.1, 10]}, cv=2, n_jobs=2).fit(X, Y)
-    assert type(search.best_estimator_) is patched
-    code = "import pickle, sys; print(type(pickle.load(sys.stdin.buffer)).__module__)"
-    content = pickle.dumps(search.best_estimator_)
-    done = subprocess.run([sys.executable, "-c", code], input=content, capture_output=True)
-    assert done.stdout.split() == [b"gpurbf.patching"], done.stderr
+def test_clones_grids_and_pickles_work_in_other_processes(patched, tmp_path):
+    grid = {"C": [0.1, 10], "gamma": [0.01, 0.1]}
+    models = clone(patched()), SVC(), ORIGINAL()
+    searches = [GridSearchCV(model, grid, cv=3, n_jobs=2).fit(X, Y) for model in models]
+    scores = [each.cv_results_["mean_test_score"] for each in searches]
+    np.testing.assert_allclose(scores, scores[2:] * 3, rtol=0, atol=0.005)
+    assert type(searches[0].best_estimator_) is patched
+    (tmp_path / "model").write_bytes(pickle.dumps(searches[0].best_estimator_))
+    code = "import pickle; print(type(pickle.load(open('model', 'rb'))).__module__)"
+    assert run_python(code, cwd=tmp_path).stdout == "gpurbf.patching\n"
 
 
-def test_models_of_scikit_learns_class_are_pickled_as_before(patched):
-    model = patched().fit(X, Y)
-    for plain in (ORIGINAL().fit(X, Y), gpurbf.SVC.from_sklearn(model).to_sklearn()):
-        again = pickle.loads(pickle.dumps(plain))
-        assert type(again) is ORIGINAL
+def test_pickles_and_conversions_know_models_of_both_classes(patched):
+    plain, model = ORIGINAL().fit(X, Y), patched().fit(X, Y)
+    for each in (plain, SVC.from_sklearn(model).to_sklearn(), SVC().fit(X, Y).to_sklearn()):
+        again = pickle.loads(pickle.dumps(each))
+        assert type(each) is type(again) is ORIGINAL
         np.testing.assert_array_equal(again.predict(X), model.predict(X))
-
-
-def test_conversions_know_models_of_both_classes(patched):
-    ours = gpurbf.SVC().fit(X, Y)
-    assert type(ours.to_sklearn()) is ORIGINAL
-    for model in (ORIGINAL().fit(X, Y), patched().fit(X, Y)):
-        assert np.array_equal(gpurbf.SVC.from_sklearn(model).predict(X), model.predict(X))
+    for each in (plain, model):
+        assert np.array_equal(SVC.from_sklearn(each).predict(X), each.predict(X))
 
 
 def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_path):
@@ -201,3 +197,95 @@ def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "gpurbf run: no file no-such-script.py.\n"
     assert main(["run", "-m", "no_such_module.part"]) == 2
     assert capsys.readouterr().err == "gpurbf run: no module no_such_module.part.\n"
+
+
+KERNELS = {
+    "rbf": {"gamma": 0.5, "C": 3.0},
+    "scale": {},
+    "linear": {"kernel": "linear"},
+    "poly": {"kernel": "poly", "degree": 2, "coef0": 1.0},
+    "sigmoid": {"kernel": "sigmoid", "gamma": 0.01},
+    "callable": {"kernel": laplacian_kernel},
+}
+
+
+def same(ours, theirs, X):
+    """Both models answer the same."""
+    assert np.array_equal(ours.predict(X), theirs.predict(X))
+    for shape in ("ovr", "ovo"):
+        ours.set_params(decision_function_shape=shape)
+        theirs.set_params(decision_function_shape=shape)
+        np.testing.assert_allclose(
+            ours.decision_function(X), theirs.decision_function(X), rtol=0, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["classes", "binary"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("direction", ["to", "from"])
+def test_a_model_answers_the_same_in_the_other_class(direction, kernel, sparse, binary):
+    y = Y < 5 if binary else Y.astype(str)
+    train, test = (sp.csr_matrix(part) if sparse else part for part in (X, X_TEST))
+    if direction == "to":
+        ours = SVC(**KERNELS[kernel]).fit(train, y)
+        theirs = ours.to_sklearn()
+        assert type(theirs) is ORIGINAL
+    else:
+        theirs = ORIGINAL(**KERNELS[kernel]).fit(train, y)
+        ours = SVC.from_sklearn(theirs)
+    same(ours, theirs, test)
+    same(pickle.loads(pickle.dumps(ours)), pickle.loads(pickle.dumps(theirs)), test)
+    if kernel == "linear":
+        coefs = [model.coef_.toarray() if sparse else model.coef_ for model in (ours, theirs)]
+        np.testing.assert_allclose(*coefs)
+
+
+def test_a_precomputed_kernel_goes_both_ways():
+    K, K_test = X @ X.T, X_TEST @ X.T
+    ours = SVC(kernel="precomputed").fit(K, Y)
+    same(ours, ours.to_sklearn(), K_test)
+    same(SVC.from_sklearn(ours.to_sklearn()), ours.to_sklearn(), K_test)
+
+
+def test_parameters_that_both_have_are_kept():
+    pytest.importorskip("pandas")
+    data = load_iris(as_frame=True)
+    ours = SVC(C=2.5, max_iter=99_999, break_ties=True, gamma="auto").fit(data.data, data.target)
+    made = ours.to_sklearn()
+    assert made.get_params() == ORIGINAL(**made.get_params()).get_params()
+    assert (made.C, made.max_iter, made.break_ties, made.gamma) == (2.5, 99_999, True, "auto")
+    assert list(made.feature_names_in_) == list(data.feature_names)
+    again = SVC.from_sklearn(made)
+    assert again.get_params() == ours.get_params()
+    assert clone(again).fit(data.data, data.target).score(data.data, data.target) > 0.9
+
+
+def test_parameters_set_since_fit_are_not_the_models():
+    ours = SVC(kernel="poly", degree=2).fit(X, Y)
+    ours.set_params(kernel="rbf", degree=5, coef0=3.0)
+    same(ours, ours.to_sklearn(), X_TEST)
+
+
+def test_what_cannot_be_converted_is_refused_with_a_way_out():
+    with pytest.raises(ValueError, match=r"no kernel 'laplacian'.*laplacian_kernel"):
+        SVC(kernel="laplacian").fit(X, Y).to_sklearn()
+    with pytest.raises(NotFittedError):
+        SVC().to_sklearn()
+    with pytest.raises(NotFittedError):
+        SVC.from_sklearn(ORIGINAL())
+    with pytest.raises(TypeError, match=r"sklearn\.svm\._classes\.NuSVC"):
+        SVC.from_sklearn(sklearn.svm.NuSVC().fit(X, Y))
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_sparse_support_vectors_may_have_their_entries_in_any_order(index):
+    # Each entry in two halves, the last columns first.
+    mirrored = sp.csr_array(X[:200, ::-1])
+    columns, ends = 63 - mirrored.indices.repeat(2), 2 * mirrored.indptr
+    entries = mirrored.data.repeat(2) / 2, columns.astype(index), ends.astype(index)
+    ours = SVC().fit(sp.csr_array(entries, shape=(200, 64)), Y[:200])
+    assert not ours.support_vectors_.has_canonical_format
+    before = ours.support_vectors_.toarray()
+    same(ours, ours.to_sklearn(), sp.csr_matrix(X_TEST))
+    np.testing.assert_array_equal(ours.support_vectors_.toarray(), before)

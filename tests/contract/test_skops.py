@@ -22,12 +22,7 @@ def kept(model, estimator):
     return skops.loads(content, trusted=unknown)
 
 
-MODELS = [
-    *ESTIMATORS,
-    FSVC(20.0, random_state=0),
-    FSVC.sfsvc(500.0),
-    FSVC(20.0, selection="error", eval_radius="auto", random_state=0),
-]
+MODELS = [*ESTIMATORS, FSVC(20.0, random_state=0), FSVC.sfsvc(500.0)]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)

@@ -3,7 +3,6 @@
 import copy
 import pickle
 import runpy
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +20,11 @@ def test_this_release_has_a_fixture():
     assert f"{gpurbf.__version__}.pickle" in {path.name for path in RELEASES}
 
 
+@pytest.mark.filterwarnings("ignore:This .* was written by gpurbf:UserWarning")
 @pytest.mark.parametrize("path", RELEASES, ids=lambda path: path.stem)
 def test_models_of_old_releases_give_the_answers_they_gave(path, backend):
     for name, (content, X, outputs, labels) in pickle.loads(path.read_bytes()).items():
-        with warnings.catch_warnings():
-            if path.stem != gpurbf.__version__:
-                warnings.filterwarnings("ignore", "This .* was written by gpurbf")
-            model = pickle.loads(content).set_params(backend=backend)
+        model = pickle.loads(content).set_params(backend=backend)
         if model.get_params().get("metric") == "manhattan" and backend == "cupy":
             continue
         found, said = MAKE["answers"](model, X)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from contextlib import suppress
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -105,13 +107,12 @@ def test_sums_that_were_rounded_too_much_are_made_again(client):
 def test_blocks_that_workers_have_are_taken_together(client, name):
     # Each row is in two blocks, and neighbours are on different workers.
     twice, workers = (np.vstack([X[:600]] * 2), np.tile(y[:600], 2)), list(client.nthreads())
-    blocks, labels = (
-        [
-            client.scatter(part, workers=[workers[i % 2]], hash=False)
-            for i, part in enumerate(np.array_split(data, 12))
-        ]
-        for data in twice
-    )
+
+    def scattered(data):
+        parts = zip(np.array_split(data, 12), workers * 6)
+        return [client.scatter(part, workers=[worker], hash=False) for part, worker in parts]
+
+    blocks, labels = map(scattered, twice)
     recorder = Recorder()
     model = getattr(on_dask, name)(**OPTIONS[name])
     if hasattr(model, "set_callbacks"):
@@ -131,12 +132,11 @@ def test_data_frames_and_delayed_blocks_are_taken(client, kind):
         blocks = dd.from_pandas(data, npartitions=3)
         names = dd.from_pandas(pd.Series(labels), npartitions=3)
         # A part that a filter leaves empty.
-        blocks, names = dd.concat([blocks, blocks[blocks["pixel 0"] > 2]]), names
+        blocks = dd.concat([blocks, blocks[blocks["pixel 0"] > 2]])
         names = dd.concat([names, names[names == "maybe"]])
     else:
         data = X
-        blocks = [client.submit(np.array, part) for part in np.array_split(X, 3)]
-        names = [client.submit(np.array, part) for part in np.array_split(labels, 3)]
+        blocks, names = (client.map(np.array, np.array_split(part, 3)) for part in (X, labels))
     local = gpurbf.RBFLayer(**options).fit(data, labels)
     layer = on_dask.RBFLayer(**options).fit(blocks, names)
     assert_same(layer.to_local(), local)
@@ -264,12 +264,8 @@ def test_fsvc_takes_blocks_of_a_row_each(client):
 
 def test_predictions_are_lazy_and_those_of_the_model(client):
     blocks, labels = cut(1000, 797)
-    calls = []
-    for model in (
-        on_dask.RBFClassifier(50, random_state=0),
-        on_dask.SVC(decision_function_shape="ovo"),
-        on_dask.FSVC(20.0, shuffle=False),
-    ):
+    calls, rbf, fsvc = [], on_dask.RBFClassifier(50), on_dask.FSVC(20.0, shuffle=False)
+    for model in (rbf, fsvc, on_dask.SVC(decision_function_shape="ovo")):
         with pytest.raises(NotFittedError):
             model.predict(blocks)
         local = model.fit(blocks, labels).to_local()
@@ -300,9 +296,7 @@ def test_a_prediction_does_not_warn_of_the_row_that_shows_its_shape(client):
 def test_a_prediction_holds_the_samples_that_workers_have(client):
     blocks, labels = cut(1000, 797)
     model = on_dask.SVC().fit(blocks, labels)
-    kept = blocks.persist()
-    lazy = model.predict(kept)
-    del kept
+    lazy = model.predict(blocks.persist())  # which nobody else holds
     np.testing.assert_array_equal(lazy.compute(), model.to_local().predict(X))
 
 
@@ -329,16 +323,11 @@ def test_blocks_never_come_to_the_client(client, monkeypatch):
 
 def kill_once(i, part, log, after):
     """A block that ends its worker when so many have been read; once."""
-    with open(log, "a") as file:
-        file.write(f"{i}\n")
-    with open(log) as file:
-        read = len(file.readlines())
-    if read > after:
-        try:
-            os.close(os.open(f"{log}.killed", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return part
-        os.kill(os.getpid(), signal.SIGKILL)
+    counted(i, part, log)
+    if len(Path(log).read_text().split()) > after:
+        with suppress(FileExistsError):
+            Path(f"{log}.killed").touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
     return part
 
 
@@ -370,27 +359,23 @@ def test_a_task_takes_one_thread_and_the_settings_of_its_caller(client):
         assert one.results(one.each("look", look, [()])) == [(1, 77)]
 
 
-def test_tasks_have_names_that_can_be_read(client):
-    on_dask.RBFClassifier(20, random_state=0).fit(*cut(1000, 797))
-    on_dask.FSVC(random_state=0).fit(*cut(200, 100, data=(X[:300], y[:300])))
-    on_dask.SVC().fit(*cut(200, 100, data=(X[:300], y[:300])))
-    names = set(client.cluster.scheduler.task_prefixes)
-    assert {"gpurbf-scan", "gpurbf-hidden-layer", "gpurbf-rows", "gpurbf-pairs"} <= names
-
-
 @pytest.mark.parametrize(
-    ("model", "name", "n_tasks"),
+    ("model", "name", "n_tasks", "shown"),
     [
-        (on_dask.RBFClassifier(20, random_state=0), "hidden layer", 3),
-        (on_dask.SVC(), "3 vs 8", 1),
-        (on_dask.FSVC(20.0), "centers", 1),
+        (on_dask.RBFClassifier(20, random_state=0), "hidden layer", 3, {"scan", "hidden-layer"}),
+        (on_dask.SVC(), "3 vs 8", 1, {"pairs"}),
+        (on_dask.FSVC(20.0), "centers", 1, {"rows"}),
     ],
 )
-def test_callbacks_hear_of_blocks_and_pairs(client, model, name, n_tasks):
-    pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
+def test_tasks_have_names_that_can_be_read_and_callbacks_hear_of_them(
+    client, model, name, n_tasks, shown
+):
     recorder = Recorder()
-    model.set_callbacks(recorder).fit(*cut(200, 300, 500, data=(X[:1000], y[:1000])))
-    assert recorder.ended.count(name) == n_tasks
+    if has_callbacks := hasattr(model, "set_callbacks"):  # scikit-learn has them from 1.9 on
+        model.set_callbacks(recorder)
+    model.fit(*cut(200, 300, 500, data=(X[:1000], y[:1000])))
+    assert {f"gpurbf-{task}" for task in shown} <= set(client.cluster.scheduler.task_prefixes)
+    assert recorder.ended.count(name) == n_tasks * has_callbacks
 
 
 def test_a_grid_search_runs_on_the_cluster(client):
@@ -400,13 +385,10 @@ def test_a_grid_search_runs_on_the_cluster(client):
         model = gpurbf.RBFClassifier(random_state=0)
         return GridSearchCV(model, grid, cv=3).fit(X[:600], y[:600])
 
-    here = search()
     with joblib.parallel_backend("dask", client=client):
         there = search()
-    assert there.best_params_ == here.best_params_
-    np.testing.assert_array_equal(
-        there.cv_results_["mean_test_score"], here.cv_results_["mean_test_score"]
-    )
+    there, here = (found.cv_results_["mean_test_score"] for found in (there, search()))
+    np.testing.assert_array_equal(there, here)
 
 
 def test_an_estimator_has_the_local_parameters_and_is_cloned_with_its_client(client):
@@ -418,6 +400,9 @@ def test_an_estimator_has_the_local_parameters_and_is_cloned_with_its_client(cli
     assert (model.n_centers, clone(model).alpha) == (7, 0.1)
     with pytest.raises(TypeError, match="n_center"):
         on_dask.RBFClassifier(n_center=3)
+
+
+ZEROS = [dask.delayed(np.zeros((5, n_features))) for n_features in (3, 4)]
 
 
 class Named(on_dask.RBFClassifier):
@@ -449,20 +434,14 @@ def test_a_subclass_may_have_other_parameters(client):
         (on_dask.RBFClassifier(10), (cut(N)[0] * np.nan, cut(N)[1]), "contains NaN"),
         (on_dask.RBFClassifier(10), (cut(N)[0] * 1e200, cut(N)[1]), "column .* reaches"),
         (on_dask.RBFLayer(10), ([], None), "no blocks"),
+        (on_dask.RBFLayer(), (ZEROS, None), "Blocks differ in n_features: 3 and 4"),
+        (on_dask.RBFClassifier(), (ZEROS[:1], ZEROS), "1 blocks, y and sample_weight 2"),
     ],
 )
 def test_bad_input_is_refused_as_it_is_locally(client, model, data, message):
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(*data)
     assert not hasattr(model, "model_")
-
-
-def test_blocks_must_agree(client):
-    blocks = [client.submit(np.zeros, (5, n)) for n in (3, 4)]
-    with pytest.raises(ValueError, match="Blocks differ in n_features: 3 and 4"):
-        on_dask.RBFLayer().fit(blocks)
-    with pytest.raises(ValueError, match="1 blocks, y and sample_weight 2"):
-        on_dask.RBFClassifier().fit(blocks[:1], blocks)
 
 
 def test_without_a_client_the_error_says_what_to_do(monkeypatch):

@@ -1,5 +1,6 @@
 """Plans of work on a cluster: groups of blocks, tasks of pairs, the way of results."""
 
+from itertools import chain, combinations
 from types import SimpleNamespace
 
 import pytest
@@ -15,19 +16,12 @@ from gpurbf.dask.svc import PairWork
 @pytest.mark.parametrize(("nbytes", "largest"), [(1, 3), (100 << 20, 2), (200 << 20, 1)])
 def test_a_group_is_of_one_worker_and_no_more_than_it_may_hold(nbytes, largest):
     workers = ["a", "b", None, "a", "a", None, "a", "a"]
-
-    class Client:
-        def nthreads(self):
-            return {"a": 1, "b": 2}
-
-        def has_what(self):
-            return {w: [i for i, own in enumerate(workers) if own == w] for w in "ab"}
-
-        def nbytes(self, summary):
-            return {i: nbytes for i, own in enumerate(workers) if own}
-
-    blocks = [SimpleNamespace(key=i) for i in range(8)]
-    groups = Tasks(Client()).locality(blocks)
+    client = SimpleNamespace(
+        nthreads=lambda: {"a": 1, "b": 2},
+        has_what=lambda: {"a": [0, 3, 4, 6, 7], "b": [1]},
+        nbytes=lambda summary: dict.fromkeys([0, 1, 3, 4, 6, 7], nbytes),
+    )
+    groups = Tasks(client).locality([SimpleNamespace(key=i) for i in range(8)])
     assert sorted(i for group in groups for i in group) == list(range(8))
     assert all(len({workers[i] for i in group}) == 1 for group in groups)
     assert [2] in groups and [5] in groups  # nobody knows where they are
@@ -38,9 +32,9 @@ def test_a_group_is_of_one_worker_and_no_more_than_it_may_hold(nbytes, largest):
 @pytest.mark.parametrize("wanted", [1, 6, 100])
 def test_each_pair_is_in_one_task_and_the_last_are_single(n_classes, wanted):
     work = PairWork.of(n_classes, wanted)
-    assert [c for part in work.parts for c in part] == list(range(n_classes))
-    pairs = [pair for own in work.tasks for pair in own]
-    assert sorted(pairs) == [(a, b) for a in range(n_classes) for b in range(a + 1, n_classes)]
+    assert [*chain(*work.parts)] == list(range(n_classes))
+    pairs = [*chain(*work.tasks)]
+    assert sorted(pairs) == [*combinations(range(n_classes), 2)]
     assert len(work.tasks) >= min(wanted, len(pairs))
     for own in work.tasks:
         parts = work.parts_of(own)
@@ -53,15 +47,11 @@ def test_each_pair_is_in_one_task_and_the_last_are_single(n_classes, wanted):
     [("tcp://127.0.0.1:4000", True), ("inproc://192.0.2.1/1/2", True), ("tcp://10.0.0.2:1", None)],
 )
 def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(address, direct):
-    class Client:
-        def nthreads(self):
-            return {"tcp://127.0.0.1:3999": 1, address: 2}
-
-        def gather(self, futures, direct):
-            return futures, direct
-
-    tasks = Tasks(Client())
-    assert tasks.gathered(["future"]) == (["future"], direct)
+    client = SimpleNamespace(
+        nthreads=lambda: {"tcp://127.0.0.1:3999": 1, address: 2},
+        gather=lambda futures, direct: (futures, direct),
+    )
+    assert Tasks(client).gathered(["future"]) == (["future"], direct)
 
 
 def test_without_dask_the_error_names_the_line_that_installs_it():
@@ -73,8 +63,7 @@ def test_without_dask_the_error_names_the_line_that_installs_it():
 @pytest.mark.parametrize("n_classes, n_workers, n_tasks", [(2, 3, 1), (3, 1, 1), (10, 8, 8)])
 def test_a_worker_with_a_gpu_has_all_its_pairs_at_once(n_classes, n_workers, n_tasks):
     work = PairWork.at_once(n_classes, n_workers)
-    pairs = sorted(pair for own in work.tasks for pair in own)
-    assert pairs == [(a, b) for a in range(n_classes) for b in range(a + 1, n_classes)]
+    assert sorted(chain(*work.tasks)) == [*combinations(range(n_classes), 2)]
     lengths = [len(own) for own in work.tasks]
     assert len(lengths) == n_tasks and max(lengths) - min(lengths) <= 1
     for own in work.tasks:

@@ -1,5 +1,7 @@
 """The integer quantization is found exactly where data are scaled small integers."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -81,16 +83,12 @@ def test_one_value_off_the_quantization_is_noticed(value, row):
         np.testing.assert_array_equal(codes[~off], PIXELS[~off])
 
 
-def test_real_data_have_no_candidates():
-    assert candidates(np.random.default_rng(0).normal(size=(50, 20))) == []
-
-
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
 def test_no_data_and_no_features_are_no_error(shape):
     assert codes_of(np.empty(shape), Quantization(1.0, 0)).shape == shape
 
 
-def test_the_quantization_is_the_one_that_centers_and_samples_share():
+def test_the_quantization_is_the_one_that_centers_and_samples_share_and_real_data_have_none():
     C, X = np.round(PIXELS[:4] / 255), PIXELS / 255
     assert shared_quantizations(C, X, "auto") == [Quantization(255.0, 0)]
     assert shared_quantizations(C, C, "auto") == [Quantization(1.0, 0)]
@@ -98,25 +96,21 @@ def test_the_quantization_is_the_one_that_centers_and_samples_share():
     assert shared_quantizations(C, X + 0.001, "auto") == []
     assert shared_quantizations(C + 0.1, X, "auto") == []
     assert shared_quantizations(C, X, "float32") == []
+    assert candidates(np.random.default_rng(0).normal(size=(50, 20))) == []
 
 
 def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
-    calls = []
-
-    def counted(X, quantization):
-        calls.append(X.shape)
-        return encode(X, quantization)
-
-    monkeypatch.setattr(samples, "encode", counted)
+    looked = Mock(wraps=encode)
+    monkeypatch.setattr(samples, "encode", looked)
     layer_of(np.random.default_rng(0).normal(size=(5, 20))).activations(PIXELS / 255)
-    assert not calls
+    looked.assert_not_called()
     layer = layer_of(PIXELS[:5] / 255)
-    calls.clear()
-    layer.activations(PIXELS / 255)
-    assert calls == [PIXELS.shape]
-    calls.clear()
-    seen = quantize_or_keep(PIXELS / 255)
-    assert calls == [PIXELS.shape] and seen.quantization == Quantization(255.0, 0)
+    for look in (layer.activations, quantize_or_keep):
+        looked.reset_mock()
+        seen = look(PIXELS / 255)
+        looked.assert_called_once()
+        assert looked.call_args.args[0].shape == PIXELS.shape
+    assert seen.quantization == Quantization(255.0, 0)
     np.testing.assert_array_equal(seen.numbers(), PIXELS / 255)
 
 

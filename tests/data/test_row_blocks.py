@@ -2,6 +2,7 @@
 
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,13 +14,8 @@ from gpurbf.data.row_blocks import on_disk, read_ahead, split
 from gpurbf.runtime.threads import start
 
 
-@pytest.fixture(autouse=True)
-def read_ahead_of_little_data(monkeypatch):
-    monkeypatch.setattr(row_blocks, "_LEAST_BYTES", 1)
-
-
 def on_file(path, array):
-    """The array as a read-only map of a new file."""
+    """The array as a map of a new file that is read-only: who writes to it gets an error."""
     stored = np.memmap(path, array.dtype, "w+", shape=array.shape)
     stored[:] = array
     stored.flush()
@@ -40,14 +36,16 @@ def stored(tmp_path):
 
 @pytest.fixture(autouse=True)
 def all_reads_end(monkeypatch):
-    """Whatever becomes of who asked for them."""
-    started = []
-    monkeypatch.setattr(row_blocks, "start", lambda call: started.append(call) or start(call))
+    """Whatever becomes of who asked for them; also little data are read ahead."""
+    monkeypatch.setattr(row_blocks, "_LEAST_BYTES", 1)
+    begun = Mock(wraps=start)
+    monkeypatch.setattr(row_blocks, "start", begun)
     yield
     deadline = time.monotonic() + 60
-    while not all(call.ended for call in started) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert all(call.ended for call in started)
+    for call in begun.call_args_list:
+        while not call.args[0].ended:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
 
 def test_maps_are_seen_through_views(stored):
@@ -56,45 +54,28 @@ def test_maps_are_seen_through_views(stored):
     assert not on_disk(X) and not on_disk(X[3:, 2:])
 
 
+VIEWS = [lambda A: A, lambda A: A[:, 3:17], lambda A: A.reshape(20, 3000).T]
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
-@pytest.mark.parametrize("view", ["whole", "columns", "fortran"])
+@pytest.mark.parametrize("view", VIEWS, ids=["whole", "columns", "fortran"])
 def test_a_mapped_file_gives_the_model_and_the_labels_of_memory(tmp_path, backend, dtype, view):
     X, y = data(dtype)
-    stored = on_file(tmp_path / "X", X)
-    if view == "columns":
-        X, stored = X[:, 3:17], stored[:, 3:17]
-    elif view == "fortran":
-        X, stored = X.reshape(20, 3000).T, stored.reshape(20, 3000).T
-    before = (tmp_path / "X").read_bytes()
+    X, stored = view(X), view(on_file(tmp_path / "X", X))
     with config_context(memory=0.1):
         models = [RBFClassifier(30, backend=backend, random_state=0).fit(A, y) for A in (X, stored)]
         labels = [model.predict(A) for model, A in zip(models, (X, stored))]
     np.testing.assert_array_equal(models[0].centers_, models[1].centers_)
     np.testing.assert_allclose(models[0].coef_, models[1].coef_, rtol=1e-3, atol=1e-5)
     np.testing.assert_array_equal(*labels)
-    assert (tmp_path / "X").read_bytes() == before
-
-
-def test_parts_come_in_order_and_whole(stored):
-    with config_context(memory=0.1):
-        parts = split(stored, 0)
-    assert len(parts) > 3
-    blocks = list(read_ahead(stored, parts))
-    assert [part for part, _ in blocks] == parts
-    np.testing.assert_array_equal(np.concatenate([block for _, block in blocks]), stored)
 
 
 def test_the_next_part_is_read_while_one_is_used(stored, monkeypatch):
     parts = split(stored, 20 * 2**20)
     assert len(parts) > 3
     begun = [threading.Event() for _ in parts]
-    read, count = row_blocks.read, iter(range(len(parts)))
-
-    def recorded(X):
-        begun[next(count)].set()
-        read(X)
-
-    monkeypatch.setattr(row_blocks, "read", recorded)
+    unread = iter(begun)
+    monkeypatch.setattr(row_blocks, "read", lambda X: next(unread).set())
     for i, _ in enumerate(read_ahead(stored, parts)):
         if i + 1 < len(parts):
             assert begun[i + 1].wait(10), "nobody reads the next part"
@@ -103,24 +84,16 @@ def test_the_next_part_is_read_while_one_is_used(stored, monkeypatch):
 
 
 def test_only_large_parts_of_a_file_are_read_ahead(stored, monkeypatch):
-    parts, begun = [slice(0, 10), slice(10, 20)], []
-    begin = row_blocks._begin
-    monkeypatch.setattr(row_blocks, "_begin", lambda X: begun.append(len(X)) or begin(X))
-    assert len(list(read_ahead(data(np.uint8)[0], parts))) == 2
-    assert not begun
-    assert len(list(read_ahead(stored, parts))) == len(begun) == 2
-    monkeypatch.setattr(row_blocks, "_LEAST_BYTES", 10 * 20 + 1)
-    assert len(list(read_ahead(stored, parts))) == len(begun) == 2
+    parts, begin = [slice(0, 10), slice(10, 20)], Mock(wraps=row_blocks._begin)
+    monkeypatch.setattr(row_blocks, "_begin", begin)
+    for X, least, n_begun in ((np.array(stored), 1, 0), (stored, 1, 2), (stored, 10 * 20 + 1, 2)):
+        monkeypatch.setattr(row_blocks, "_LEAST_BYTES", least)
+        assert len(list(read_ahead(X, parts))) == 2
+        assert begin.call_count == n_begun
 
 
 def test_an_error_of_the_reader_is_raised_where_its_part_is_due(stored, monkeypatch):
-    read, count = row_blocks.read, iter(range(9))
-
-    def failing(X):
-        if next(count) == 1:
-            raise OSError("the disk is gone")
-        read(X)
-
+    failing = Mock(side_effect=[None, OSError("the disk is gone"), None])
     monkeypatch.setattr(row_blocks, "read", failing)
     used = []
     with pytest.raises(OSError, match="the disk is gone"):

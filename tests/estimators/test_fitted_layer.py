@@ -1,6 +1,6 @@
 """Sparse data that would take minutes are warned of; an interrupt in a kernel is an interrupt."""
 
-from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,9 +31,8 @@ def test_wide_sparse_data_warn_where_they_would_take_minutes(monkeypatch):
 
 def test_the_warning_counts_the_products_of_the_kernel(monkeypatch):
     full = sp.csr_array(np.ones((30, 5)))
-    monkeypatch.setattr(_fitted_layer, "_SPARSE", 30 * 30 * 5 / _fitted_layer._LONG)
-    _fitted_layer.warn_if_sparse_takes_long(full[:29])  # a warning would be an error
     monkeypatch.setattr(_fitted_layer, "_SPARSE", 30 * 30 * 5 / _fitted_layer._LONG / 1.01)
+    _fitted_layer.warn_if_sparse_takes_long(full[:29])  # a warning would be an error
     with pytest.warns(UserWarning, match="about 1 min"):
         _fitted_layer.warn_if_sparse_takes_long(full)
 
@@ -43,13 +42,10 @@ def test_an_interrupt_while_a_kernel_returns_is_one(monkeypatch):
     X, y = load_iris(return_X_y=True)
     model = RBFClassifier(20, random_state=0).fit(X, y)
     before = dict(vars(model))
-
-    def returns(*args, cause=None, **kwargs):
-        raise SystemError("a result with an exception set") from cause
-
     for cause, seen in ((KeyboardInterrupt(), KeyboardInterrupt), (None, SystemError)):
-        train = staticmethod(partial(returns, cause=cause))
-        monkeypatch.setattr(RBFClassifier, "_choose_layer", train)
+        error = SystemError("a result with an exception set")
+        error.__cause__ = cause
+        monkeypatch.setattr(RBFClassifier, "_choose_layer", Mock(side_effect=error))
         with pytest.raises(seen):
             model.fit(X, y)
         assert vars(model) == before

@@ -12,9 +12,9 @@ from gpurbf.fsvc import search
 from gpurbf.fsvc.search import Trial
 from gpurbf.fsvc.selection import SELECTIONS
 from gpurbf.runtime import threads
-from tests.estimators.test_fsvc import SOLVERS, digits
+from tests.estimators.test_fsvc import DIGITS, SOLVERS
 
-X, y = digits()
+X, y = DIGITS
 
 
 def fitted(X, y, *radius, **options):
@@ -51,15 +51,14 @@ def test_as_many_trials_as_threads_run_together_if_memory_holds_them(memory, tog
         running.append(None)
         time.sleep(0.02)  # for other threads to begin theirs
         seen.append(len(running))
-        try:
-            return solve(*args)
-        finally:
-            running.pop()
+        found = solve(*args)
+        running.pop()
+        return found
 
     monkeypatch.setattr(threads, "_cores", lambda: 4)
     monkeypatch.setattr(search, "iterates", iterates)
     with config_context(memory=memory):
-        fitted(X[:400], y[:400])
+        fitted(X[:300], y[:300])
     assert together / 2 <= max(seen) <= together
 
 

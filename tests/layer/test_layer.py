@@ -100,8 +100,7 @@ def test_an_offset_costs_no_digits(backend, dtype):
 
 
 def test_a_sample_at_its_center_has_distance_zero(backend):
-    rng = np.random.default_rng(0)
-    X = (1000 + rng.normal(size=(40, 50))).astype(np.float32)
+    X = (1000 + data(np.float64, N=40, n=50)[0]).astype(np.float32)
     layer = layer_of(X, 1e-3, "euclidean", "laplacian", backend=backend)
     assert np.abs(layer.activations(X).diagonal() - 1).max() < 1e-5
     layer = layer_of(X, 1e-3, "manhattan", "laplacian", backend=backend)
@@ -109,9 +108,8 @@ def test_a_sample_at_its_center_has_distance_zero(backend):
 
 
 def test_weights_changed_in_place_hold_at_once(backend):
-    rng = np.random.default_rng(0)
-    X, C, W = rng.random((5, 3)), rng.random((40, 3)), rng.random((40, 2))
-    layer = layer_of(C, 1.0, backend=backend)
+    (X, C), W = data(np.float64, 5, 40, 3), np.random.default_rng(0).random((40, 2))
+    layer = layer_of(C, backend=backend)
     H = layer.activations(X)
     for _ in range(3):
         np.testing.assert_allclose(layer.matvec(X, W), H @ W)
@@ -119,25 +117,20 @@ def test_weights_changed_in_place_hold_at_once(backend):
     np.testing.assert_allclose(layer.matvec(X, W[:, :1]), H @ W[:, :1])
 
 
+LAYOUTS = [sp.csr_matrix, sp.csr_array, np.asfortranarray, lambda X: X[::-1].copy()[::-1]]
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-@pytest.mark.parametrize("layout", ["csr_matrix", "csr_array", "fortran", "reversed", "memmap"])
-def test_storage_changes_nothing_and_is_not_modified(backend, layout, dtype, tmp_path):
+@pytest.mark.parametrize("store", LAYOUTS, ids=["csr_matrix", "csr_array", "fortran", "reversed"])
+def test_storage_changes_nothing_and_is_not_modified(backend, store, dtype):
     X, C = data(dtype, 60, 20, 12)
     X[X < 0] = 0
     gamma = gamma_for(X, "gaussian", "euclidean")
     layer, by_columns = (layer_of(A, gamma, backend=backend) for A in (C, np.asfortranarray(C)))
-    expected = layer.activations(X)
-    if layout.startswith("csr"):
-        stored = getattr(sp, layout)(X)
-    elif layout == "memmap":
-        X.tofile(tmp_path / "X")
-        stored = np.memmap(tmp_path / "X", dtype, "r", shape=X.shape)
-    else:
-        stored = np.asfortranarray(X) if layout == "fortran" else X[::-1].copy()[::-1]
-    before = X.copy()
+    expected, stored = layer.activations(X), store(X)
     assert_close(layer.activations(stored), expected, np.float32)
     assert_close(by_columns.activations(stored), expected, np.float32)
-    np.testing.assert_array_equal(stored.toarray() if sp.issparse(stored) else stored, before)
+    np.testing.assert_array_equal(stored.toarray() if sp.issparse(stored) else stored, X)
 
 
 def test_out_may_be_any_array_of_the_right_shape(backend):

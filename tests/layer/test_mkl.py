@@ -14,10 +14,10 @@ def test_a_forked_child_computes_with_every_product():
     except BackendUnavailable as error:
         pytest.skip(f"backend mkl: {error}")
     code = """
-        import faulthandler, os
         from concurrent.futures import ThreadPoolExecutor
         import numpy as np
         import threadpoolctl
+        from callers import exit_code_of_a_child
         from sklearn.datasets import load_digits
         from gpurbf import SVC, RBFClassifier
         from gpurbf.layer.backends.blas import mkl
@@ -28,18 +28,17 @@ def test_a_forked_child_computes_with_every_product():
 
         def everything():
             found = []
-            for name, product in mkl._products().items():
+            for product in mkl._products().values():
                 A, B = np.tile(X, (2, 4)), np.tile(X[:900], (1, 4))
                 A = product.pack((A // 2).astype(product.x_dtype))
                 B = product.pack((B // 4).astype(product.c_dtype))
                 out = np.zeros((len(A), len(B)), product.out_dtype)
                 product.multiply(A, B, out)
                 found.append(out.sum(dtype=np.float64))
+            models = SVC(backend="mkl"), RBFClassifier(200, backend="mkl", random_state=0)
             for data in (X, X / 7.0, (X / 7.0).astype(np.float32)):
-                model = SVC(backend="mkl").fit(data, y)
-                found.append(model.decision_function(data).sum())
-                rbf = RBFClassifier(200, backend="mkl", random_state=0).fit(data, y)
-                found.append(rbf.predict(data).sum())
+                for model in models:
+                    found.append(model.fit(data, y).decision_function(data).sum())
             found.append(fitted.decision_function(X).sum())
             return found
 
@@ -47,14 +46,13 @@ def test_a_forked_child_computes_with_every_product():
         with threadpoolctl.threadpool_limits(1):  # leaves a number of this thread in MKL
             pass
         limit, here = threads.thread_limit(), everything()
-        child = os.fork()
-        if child == 0:
-            # The one limit of time is for a child that would wait for ever.
-            faulthandler.dump_traceback_later(300, exit=True)
+
+        def same():
             with ThreadPoolExecutor(1) as pool:
                 other = pool.submit(everything)
-                same = np.allclose([everything(), other.result()], [here, here], rtol=1e-6)
-            os._exit(0 if same and threads.thread_limit() == limit else 1)
-        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                found = everything(), other.result()
+            return np.allclose(found, [here, here], rtol=1e-6) and threads.thread_limit() == limit
+
+        raise SystemExit(exit_code_of_a_child(same))
     """
     run_python(code)

@@ -34,17 +34,12 @@ def X(request):
     return X
 
 
+GAMMAS = {"gaussian": 0.05, "laplacian": 0.3, np.sqrt: 1.0}
+ACTIVATIONS = [Activation("euclidean", *given) for given in GAMMAS.items()]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "activation",
-    [
-        Activation("euclidean", "gaussian", 0.05),
-        Activation("euclidean", "laplacian", 0.3),
-        Activation("euclidean", np.sqrt, 1.0),
-        Activation("dot", "poly", 0.1, 1.0),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, Activation("dot", "poly", 0.1, 1.0)], ids=str)
 def test_the_layer_is_that_of_the_formula(backend, activation, dtype, X):
     C = samples(dtype, N=m).toarray()
     layer = HiddenLayer(C, activation, backend=backend)
@@ -77,15 +72,17 @@ def test_no_row_notices_its_neighbours_threads_or_the_budget(backend, X):
         np.testing.assert_array_equal(layer.matvec(X[i : i + 1], W), S[i : i + 1])
 
 
-@pytest.mark.parametrize("solver", ["ridge", "cg"])
-def test_a_classifier_says_what_it_says_of_dense_samples(solver, X):
+@pytest.mark.parametrize(
+    "options", [{"solver": "ridge"}, {"solver": "cg"}, {"metric": "manhattan"}], ids=str
+)
+def test_a_classifier_says_what_it_says_of_dense_samples_and_their_median_distance(options, X):
     y = rng.integers(0, k, X.shape[0])
-    model = RBFClassifier(100, solver=solver, random_state=0, alpha=1e-3)
-    some = model.fit(X, y).decision_function(X)
-    coef = model.coef_
-    dense = model.fit(X.toarray(), y).decision_function(X.toarray())
-    np.testing.assert_allclose(some, dense, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(coef, model.coef_, rtol=0, atol=1e-6)
+    model = RBFClassifier(100, gamma="median", random_state=0, alpha=1e-3, **options)
+    some, dense = (clone(model).fit(samples, y) for samples in (X, X.toarray()))
+    assert some.gamma_ == dense.gamma_
+    found, expected = some.decision_function(X), dense.decision_function(X.toarray())
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(some.coef_, dense.coef_, rtol=0, atol=1e-6)
 
 
 def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
@@ -101,15 +98,14 @@ def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
     np.testing.assert_equal(given.gram(X, T), dense.gram(X, T))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"solver": "ridge"}, {"solver": "cg"}, {"solver": "lms"}, {"gamma": "median"}],
-    ids=str,
-)
-def test_a_model_never_makes_all_centers_of_such_samples_dense(options):
+MODELS = [RBFClassifier(100, solver=solver) for solver in ("ridge", "cg", "lms")]
+
+
+@pytest.mark.parametrize("model", [*MODELS, RBFClassifier(100, gamma="median")], ids=str)
+def test_a_model_never_makes_all_centers_of_such_samples_dense(model):
     X, y = sp.hstack([samples(np.float64), sp.csr_array((150, 600_000))], "csr"), np.arange(150) % k
     tracemalloc.start()
-    model = RBFClassifier(100, random_state=0, **options).fit(X, y)
+    model.set_params(random_state=0).fit(X, y)
     scores, peak = model.decision_function(X), tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (model.centers_ != X[model.center_indices_]).nnz == 0
@@ -119,22 +115,13 @@ def test_a_model_never_makes_all_centers_of_such_samples_dense(options):
 
 
 def test_a_pass_makes_few_rows_dense_at_a_time():
-    wide = sp.csr_array((3000, 18_500))
-    X = sp.hstack([samples(np.float64, N=3000), wide], "csr")
+    X = sp.hstack([samples(np.float64, N=3000), sp.csr_array((3000, 18_500))], "csr")
     with config_context(memory=32):
         tracemalloc.start()
         model = FSVC(20.0, random_state=0).fit(X, np.arange(3000) % 2)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert model.centers_.shape[1] == 20_000 and peak < 8 * 3000 * 20_000 / 2
-
-
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
-def test_the_median_distance_is_that_of_dense_samples(metric, X):
-    model = RBFClassifier(9, gamma="median", metric=metric, random_state=0)
-    y = np.arange(X.shape[0]) % k
-    gammas = [model.fit(samples, y).gamma_ for samples in (X, X.toarray())]
-    assert gammas[0] == gammas[1]
 
 
 def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
@@ -150,28 +137,24 @@ def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
     np.testing.assert_allclose(few, (X @ C.T).toarray(), rtol=1e-14)
 
 
-def test_entries_given_in_two_parts_are_one():
-    X, y = samples(np.float64), rng.integers(0, k, 150)
-    twice = sp.csr_array(
-        (np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr), shape=X.shape
-    )
-    assert not twice.has_canonical_format
-    for model in (RBFClassifier(100, random_state=0), SVC()):
-        expected = clone(model).fit(X, y).decision_function(X)
-        got = model.fit(twice, y).decision_function(twice)
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int32), (np.float64, np.int64)])
-def test_rows_whose_entries_are_in_no_order_are_learned_as_they_are(dtype, index):
-    N, wide = 150, 200_000  # no dense copy is made
-    X = sp.random_array((N, wide), density=1e-4, rng=rng, format="csr", dtype=dtype)
-    order = np.lexsort((-X.indices, np.repeat(np.arange(N), np.diff(X.indptr))))
-    arrays = X.data[order], X.indices[order].astype(index), X.indptr.astype(index)
-    unsorted, y = sp.csr_array(arrays, shape=X.shape), rng.integers(0, 2, N)
-    assert unsorted.indices.dtype == index and not unsorted.has_sorted_indices
-    expected = SVC().fit(X, y).decision_function(X)
-    np.testing.assert_allclose(SVC().fit(unsorted, y).decision_function(X), expected, atol=1e-9)
+@pytest.mark.parametrize("width", [n, 200_000])  # of the wider no dense copy is made
+@pytest.mark.parametrize("parts", [1, 2])
+def test_entries_in_no_order_or_given_in_two_parts_are_learned_as_they_are(
+    parts, width, dtype, index
+):
+    X = sp.random_array((150, width), density=20 / width, rng=rng, format="csr", dtype=dtype)
+    order = np.repeat(np.arange(X.nnz), parts)
+    if parts == 1:
+        order = np.lexsort((-X.indices, np.repeat(np.arange(150), np.diff(X.indptr))))
+    arrays = X.data[order] / dtype(parts), X.indices[order].astype(index)
+    stored = sp.csr_array((*arrays, (parts * X.indptr).astype(index)), shape=X.shape)
+    y = rng.integers(0, k, 150)
+    assert stored.indices.dtype == index and not stored.has_canonical_format
+    for model in (RBFClassifier(100, random_state=0, precision="float64"), SVC()):
+        expected = clone(model).fit(X, y).decision_function(X)
+        got = model.fit(stored, y).decision_function(stored)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
 
 
 def test_what_is_left_to_sparse_products():

@@ -1,5 +1,7 @@
 """Tiles: forced ones belong to a thread and to the layers prepared meanwhile; no result changes."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import reference
@@ -23,32 +25,26 @@ def test_forced_tiles_nest_and_belong_to_a_thread():
         pass
 
 
-def test_a_layer_keeps_the_tile_that_it_was_prepared_with():
-    rng = np.random.default_rng(0)
-    X, C = (rng.integers(0, 256, (size, 9)).astype(np.uint8) for size in (500, 20))
-    layer = layer_of(C, 1e-5, backend="numba")
-    with forced(Tile(M=96, threads=1)):
+@pytest.mark.parametrize(
+    ("tile", "shape", "blocks"),
+    [(Tile(M=96, threads=1), (500, 9), [96]), (Tile(M=5000), (2, 300_000), range(1, 100))],
+)
+def test_a_layer_keeps_its_first_tile_but_for_the_memory_of_many_inputs(tile, shape, blocks):
+    X = np.random.default_rng(0).normal(size=shape)
+    layer = layer_of(X, backend="numba")
+    with forced(tile):
         layer.activations(X)  # worker threads have no forced tile, and need none
     layer.activations(X)
     (prepared,) = layer._prepared.values()
-    assert prepared.block == 96 and prepared.threads == 1
-
-
-def test_a_tile_does_not_take_the_memory_of_very_many_inputs():
-    C = np.random.default_rng(0).normal(size=(2, 300_000))
-    layer = layer_of(C, 1.0, backend="numba")
-    with forced(Tile(M=5000)):
-        layer.activations(C)
-    (prepared,) = layer._prepared.values()
-    assert prepared.block < 100
+    assert prepared.block in blocks and prepared.threads == tile.threads
 
 
 @pytest.mark.parametrize("precision", ("exact", "float32", "float64"))
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
 def test_no_tile_changes_a_result(backend, metric, precision):
     rng = np.random.default_rng(0)
-    X = rng.integers(0, 256, (900, 21)).astype(np.uint8 if precision == "exact" else precision)
-    X, C = X[:600], X[600:]
+    X = rng.integers(0, 256, (600, 21)).astype(np.uint8 if precision == "exact" else precision)
+    X, C = X[:300], X[300:]
     gamma = 1e-4 / X.shape[1] / (X.shape[1] if metric == "manhattan" else 1)
     H = reference.hidden(X, C, metric, "gaussian", gamma)
     W, T = rng.normal(size=(len(C), 3)), rng.normal(size=(len(X), 2))
@@ -67,19 +63,15 @@ def test_no_tile_changes_a_result(backend, metric, precision):
 
 @pytest.mark.parametrize(("memory", "largest"), [(0.25, 96), (4, 1632), (256, 4000)])
 def test_a_tile_of_a_product_stays_within_the_memory_budget(memory, largest):
-    sizes = []
-
-    def multiply(A, B, out):
-        sizes.append(len(out))
-        np.matmul(A, B.T, out=out)
-
     numpy = get_backend("numpy")[0]
     X, C = np.ones((5000, 5), np.float32), np.ones((160, 5), np.float32)
     with forced(Tile(M=4000)):
         layer = numpy.prepare(C, Activation("euclidean", "gaussian"), np.float32, None)
+    multiply = Mock(wraps=layer.product.multiply)
     layer.product = layer.product._replace(multiply=multiply)
     H = np.empty((5000, 160), np.float32)
     with config_context(memory=memory):
         layer.activations(X, H)
+    sizes = [len(call.args[2]) for call in multiply.call_args_list]
     assert max(sizes) == largest and sum(sizes) == len(X)
     np.testing.assert_array_equal(H, 1)

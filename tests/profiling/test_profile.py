@@ -46,16 +46,10 @@ def found(digits):
     return gpurbf.profile(ESTIMATORS["rbf"](), *digits)
 
 
-def total(recorder):
-    return sum(entry.seconds for entry in recorder.entries.values())
-
-
 def operations(recorder, name):
     """Operations of a stage by kind of arithmetic."""
-    sums = Counter()
-    for (found, _), entry in recorder.entries.items():
-        sums.update(entry.operations if found == name else {})
-    return sums
+    entries = (entry for (found, _), entry in recorder.entries.items() if found == name)
+    return sum((Counter(entry.operations) for entry in entries), Counter())
 
 
 class Clock(threading.local):
@@ -100,38 +94,30 @@ def test_a_moment_and_its_work_count_for_the_innermost_open_stage(clock):
 
 
 def test_work_without_the_lock_is_counted_for_the_span_in_which_it_was_done(clock):
-    def inner():
-        clock.wait(2)
-
     def work():
         clock.wait(1)
-        with stages.stage("hidden layer"):
-            stages.time_unlocked(inner)()
+        with stage("hidden layer"):
+            stages.time_unlocked(lambda: clock.wait(2))()
         clock.wait(4)
 
-    with stages.Recorder() as recorder:
+    with Recorder() as recorder:
         stages.time_unlocked(work)()
         clock.wait(8)
     assert [span[1:] for span in recorder.trace] == [(1, 1), (2, 2), (12, 4)]
 
 
 def test_threads_side_by_side_divide_their_wall_time_as_they_divided_their_own(clock):
-    def share(name, seconds):
-        def work():
-            with stage(name):
-                clock.wait(seconds)
-
-        return work
+    def work(name, seconds):
+        with stage(name):
+            clock.wait(seconds)
 
     with Recorder() as recorder, stage("output training"), parallel_section(1) as section:
-        run_threads(lambda: section.run(share("hidden layer", 3)))
-        section.run(share("prepare", 1))
+        run_threads(lambda: section.run(lambda: work("hidden layer", 3)))
+        section.run(lambda: work("prepare", 1))
     # This thread saw one second pass, in which four seconds of work were done.
     seconds = {key[0]: entry.seconds for key, entry in recorder.entries.items()}
-    assert seconds["hidden layer"] == pytest.approx(0.75)
-    assert seconds["prepare"] == pytest.approx(0.25)
-    assert seconds["output training"] == 0
-    assert total(recorder) == pytest.approx(recorder.seconds) == 1
+    expected = {"hidden layer": 0.75, "prepare": 0.25, "output training": 0, "": 0}
+    assert seconds == pytest.approx(expected) and recorder.seconds == 1
 
 
 def test_stages_of_threads_that_work_for_the_recorder_are_seen():
@@ -143,7 +129,8 @@ def test_stages_of_threads_that_work_for_the_recorder_are_seen():
     with Recorder() as recorder, stage("output training"):
         parallel_for(task, 6)
     assert operations(recorder, "hidden layer") == {"float32": 6}
-    assert total(recorder) == pytest.approx(recorder.seconds)
+    seconds = sum(entry.seconds for entry in recorder.entries.values())
+    assert seconds == pytest.approx(recorder.seconds)
     with stage("prepare") as off:  # and nobody is recorded any longer, in the pool neither
         parallel_for(lambda i: count(operations=1, kind="float32"), 6)
     assert off is stage("prepare")
@@ -193,9 +180,8 @@ def test_recorders_inside_each_other_both_see_their_own_time(clock):
 
 def test_a_fence_is_waited_for_before_the_clock_is_read(clock, monkeypatch):
     monkeypatch.setattr(stages, "FENCES", [lambda: clock.wait(1)])
-    with Recorder() as recorder:
-        with stage("hidden layer"):
-            pass
+    with Recorder() as recorder, stage("hidden layer"):
+        pass
     assert recorder.entries["hidden layer", ""].seconds == 1
 
 
@@ -227,17 +213,6 @@ def test_arithmetic_is_called_what_it_is(digits):
             layer.activations(data)
         assert set(operations(recorder, "hidden layer")) == {kind}
         assert layer.dtype == dtype
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_profiled_estimator_is_the_same_estimator(name, digits):
-    (X, new), (y, labels) = (np.split(part, [800]) for part in digits)
-    plain = ESTIMATORS[name]()
-    found = gpurbf.profile(plain, X, y, X_test=new, y_test=labels)
-    assert not hasattr(plain, "classes_")
-    expected = clone(plain).fit(X, y).predict(new)
-    np.testing.assert_array_equal(found.estimator.predict(new), expected)
-    assert found.accuracy == np.mean(expected == labels)
 
 
 def test_labels_in_a_column_are_as_accurate(digits, found):
@@ -272,9 +247,15 @@ def calls(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_stages_cover_the_work(name, digits, calls):
+def test_stages_cover_the_work_and_a_profiled_estimator_is_the_same_estimator(name, digits, calls):
+    (X, new), (y, labels) = (np.split(part, [800]) for part in digits)
+    plain = ESTIMATORS[name]()
+    found = gpurbf.profile(plain, X, y, X_test=new, y_test=labels)
+    assert not hasattr(plain, "classes_")
+    expected = clone(plain).fit(X, y).predict(new)
+    np.testing.assert_array_equal(found.estimator.predict(new), expected)
+    assert found.accuracy == np.mean(expected == labels)
     # Everything adds up, no arithmetic is outside a stage, and little else.
-    found = gpurbf.profile(ESTIMATORS[name](), *digits)
     for phase, passed in found.seconds.items():
         rows = [row for row in found.rows if row.phase == phase and not row.part]
         assert [row.stage for row in rows] == [*STAGES, "in no stage"]
@@ -286,10 +267,10 @@ def test_stages_cover_the_work(name, digits, calls):
         assert 0 < rows[-1].share < 0.2
 
 
-def test_solver_parts_are_named_and_counted(digits):
+def test_solver_parts_are_named_and_counted(digits, found):
     def parts(name):
-        found = gpurbf.profile(ESTIMATORS[name](), *digits)
-        return {row.part: row for row in found.rows if row.phase == "training" and row.part}
+        own = found if name == "rbf" else gpurbf.profile(ESTIMATORS[name](), *digits)
+        return {row.part: row for row in own.rows if row.phase == "training" and row.part}
 
     ridge = parts("rbf")
     assert ridge["Cholesky"].operations == pytest.approx(m**3 / 3)
@@ -300,8 +281,7 @@ def test_solver_parts_are_named_and_counted(digits):
 
 
 def test_an_estimator_inside_a_pipeline_is_seen(digits):
-    model = make_pipeline(FunctionTransformer(), ESTIMATORS["rbf"]())
-    found = gpurbf.profile(model, *digits)
+    found = gpurbf.profile(make_pipeline(FunctionTransformer(), ESTIMATORS["rbf"]()), *digits)
     hidden = next(row for row in found.rows if row.stage == "hidden layer")
     assert hidden.operations >= 2 * N * m * n
 
@@ -313,8 +293,8 @@ def test_rates_shares_and_memory_are_consistent(digits):
     assert gram.operations_per_second == pytest.approx(gram.operations / gram.seconds)
     assert gram.bytes_per_second == pytest.approx(gram.nbytes / gram.seconds)
     if gram.ceiling:
-        rates = {"memory": gram.bytes_per_second}
-        rate = rates.get(gram.ceiling, gram.operations_per_second)
+        of_memory = gram.ceiling == "memory"
+        rate = gram.bytes_per_second if of_memory else gram.operations_per_second
         assert gram.efficiency == pytest.approx(rate / found.ceilings[gram.ceiling])
     if sys.platform.startswith("linux"):
         assert gram.peak_memory > digits[0].nbytes and 0 < gram.memory_share < 1
@@ -348,18 +328,13 @@ def test_the_bottleneck_is_named_in_words_and_shown_in_the_table(found):
     assert str(pickle.loads(pickle.dumps(found))) == text
 
 
-def test_to_frame_has_all_rows(found):
-    pytest.importorskip("pandas")
-    frame = found.to_frame()
-    assert len(frame) == len(found.rows)
-    whole = frame[frame.part == ""].groupby("phase").share.sum()
-    assert whole.to_numpy() == pytest.approx(1)
-
-
-def test_to_frame_without_pandas_says_how_to_get_it(found, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
-        found.to_frame()
+def test_to_frame_has_all_rows_and_without_pandas_says_how_to_get_it(found, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pandas", None)
+        with pytest.raises(ImportError, match="pip install pandas"):
+            found.to_frame()
+    pandas = pytest.importorskip("pandas")
+    pandas.testing.assert_frame_equal(found.to_frame(), pandas.DataFrame(found.rows))
 
 
 def test_plot_has_a_bar_for_every_stage_that_took_time(found):

@@ -19,25 +19,30 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 EXAMPLE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
+BENCHMARK_PAGES = ROOT / "docs" / "benchmarks"
+
+
 def name(page):
     return str(page.relative_to(ROOT))
 
 
+def read(*parts):
+    return ROOT.joinpath(*parts).read_text(encoding="utf-8")
+
+
 def anchors(page):
     """The anchors of a page's headings, as GitHub and MyST make them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    headings = re.findall(r"^#+ (.*)$", read(page).lower(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
-    for link in LINK.findall(page.read_text(encoding="utf-8")):
-        if link.startswith("http"):
-            continue
+    for link in LINK.findall(read(page)):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
+        if not link.startswith("http"):
+            assert target.exists() and (not anchor or anchor in anchors(target)), link
 
 
 CODE = ("architecture", "extend", "development", "svc", "svc_solver", "fsvc", "reliability")
@@ -49,21 +54,20 @@ def test_pages_on_the_code_name_files_that_are_there(page):
     folders = ("gpurbf", "benchmarks", "tests", "docs", "examples", "notebooks")
     paths = [path for folder in folders for path in (ROOT / folder, *(ROOT / folder).rglob("*"))]
     there = {f"/{name(path)}" + "/" * path.is_dir() for path in paths}
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"[\w/]+(?:\.py\b|/(?=`))", text))
+    named = set(re.findall(r"[\w/]+(?:\.py\b|/(?=`))", read("docs", f"{page}.md")))
     missing = [file for file in named if not any(path.endswith(f"/{file}") for path in there)]
     assert named and not missing, missing
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if EXAMPLE.search(p.read_text())], ids=name)
+@pytest.mark.parametrize("page", [p for p in PAGES if EXAMPLE.search(read(p))], ids=name)
 def test_examples_run_from_top_to_bottom(page, capsys):
     namespace = {}
-    for example in EXAMPLE.findall(page.read_text(encoding="utf-8")):
+    for example in EXAMPLE.findall(read(page)):
         exec(compile(example, name(page), "exec"), namespace)
 
 
 def test_every_public_name_has_a_page():
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    text = read("docs", "api.md")
     assert ":toctree: generated\n" in text and ".. currentmodule:: gpurbf\n" in text
     names = {*gpurbf.__all__, *(f"datasets.{name}" for name in gpurbf.datasets.__all__)}
     names |= {f"dask.{name}" for name in ("RBFClassifier", "RBFLayer", "FSVC", "SVC")}
@@ -75,8 +79,8 @@ def test_the_figure_of_the_readme_shows_what_the_benchmark_measured(tmp_path):
     script = runpy.run_path(str(ROOT / "docs" / "draw_mnist.py"))
     script["draw"](tmp_path / "mnist.svg")
     written, kept = (
-        re.findall(r"<text[^>]*>(.*?)</text>", path.read_text(encoding="utf-8"))
-        for path in (tmp_path / "mnist.svg", ROOT / "docs" / "mnist.svg")
+        re.findall(r"<text[^>]*>(.*?)</text>", read(folder, "mnist.svg"))
+        for folder in (tmp_path, ROOT / "docs")
     )
     rows, _ = script["measured"]()
     assert {f"{seconds:.3g} s" for _, *times, _ in rows for seconds in times} < set(kept)
@@ -98,21 +102,20 @@ def stands_in(value, decimals, measured):
 
 def results(*names):
     """All numbers that benchmarks wrote into their pages."""
-    pages = [(ROOT / "docs" / "benchmarks" / f"{name}.md").read_text("utf-8") for name in names]
+    pages = [read(BENCHMARK_PAGES, f"{name}.md") for name in names]
     return numbers(" ".join(page.partition(BEGIN)[2].partition(END)[0] for page in pages))
 
 
 def findings():
     """Each claim of README, the start page and the benchmarks, and the pages that it rests on."""
-    index = (ROOT / "docs" / "benchmarks" / "index.md").read_text(encoding="utf-8")
+    index = read(BENCHMARK_PAGES, "index.md")
     for page, text in re.findall(r"^\| \[.*?\]\((\w+)\.md\) \| (.*) \|$", index, re.MULTILINE):
         if page not in ("gpu", "scaling"):
-            whole = (ROOT / "docs" / "benchmarks" / f"{page}.md").read_text(encoding="utf-8")
-            title, finding = whole.split("\n\n")[:2]
+            title, finding = read(BENCHMARK_PAGES, f"{page}.md").split("\n\n")[:2]
             yield pytest.param(title + finding, [page], id=page)
             yield pytest.param(text, [page], id=f"{page}-index")
     for page, first, last in (("README", "* **Same", "* **More"), ("docs/index", "In 13", "[Ben")):
-        text = (ROOT / f"{page}.md").read_text(encoding="utf-8")
+        text = read(f"{page}.md")
         evidence = text[text.index(first) : text.index(last)]
         yield pytest.param(evidence, ["svc", "pipelines"], id=page)
 
@@ -126,7 +129,7 @@ def test_figures_in_words_are_those_of_the_tables(claim, pages):
 
 def test_variables_of_the_environment_are_those_that_the_package_reads():
     def named(files):
-        return set(re.findall(r"GPURBF_[A-Z_]+", " ".join(f.read_text("utf-8") for f in files)))
+        return set(re.findall(r"GPURBF_[A-Z_]+", " ".join(map(read, files))))
 
     package, tests = (named((ROOT / part).rglob("*.py")) for part in ("gpurbf", "tests"))
     assert package <= named(PAGES) <= package | tests
@@ -136,25 +139,23 @@ def test_variables_of_the_environment_are_those_that_the_package_reads():
 def test_every_command_is_described_with_its_options(command):
     parser = argparse.ArgumentParser(add_help=False)
     importlib.import_module(module_of(command)).add_arguments(parser)
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    own = page.split(f"\n## {command}\n")[1].split("\n## ")[0]
+    own = read("docs", "commands.md").split(f"\n## {command}\n")[1].split("\n## ")[0]
     options = {option for action in parser._actions for option in action.option_strings}
     assert {o for o in options if not re.search(rf"{re.escape(o)}\b", own)} == set()
 
 
 def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
+    assert len(read("README.md").splitlines()) <= 100
 
 
 def test_nobody_is_sent_to_a_package_index_for_this_package():
     files = [*PAGES, *(ROOT / "gpurbf").rglob("*.py")]
-    wrong = [name(f) for f in files if re.search(r"pip install \W*gpurbf", f.read_text("utf-8"))]
+    wrong = [name(f) for f in files if re.search(r"pip install \W*gpurbf", read(f))]
     assert not wrong, wrong
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_every_benchmark_has_a_page_with_marks_and_a_line_in_the_index(benchmark):
-    folder = ROOT / "docs" / "benchmarks"
-    page = (folder / f"{benchmark}.md").read_text(encoding="utf-8")
+    page = read(BENCHMARK_PAGES, f"{benchmark}.md")
     assert page.count(BEGIN) == page.count(END) == 1
-    assert f"({benchmark}.md)" in (folder / "index.md").read_text(encoding="utf-8")
+    assert f"({benchmark}.md)" in read(BENCHMARK_PAGES, "index.md")

@@ -1,15 +1,19 @@
-"""The gallery runs, and its first group prints the same with scikit-learn's SVC."""
+"""The gallery, whose first group prints the same with scikit-learn's SVC, and notebooks run."""
 
+import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from callers import run_python
 
 from gpurbf import datasets
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("plot_*.py"))
 HOW_TO = sorted((ROOT / "examples" / "how_to").glob("plot_*.py"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 OURS, THEIRS = "from gpurbf import SVC\n", "from sklearn.svm import SVC\n"
 
 
@@ -19,9 +23,7 @@ def name(path):
 
 @pytest.fixture
 def no_mnist(monkeypatch):
-    def missing(data_home=None):
-        raise FileNotFoundError("no MNIST for this test")
-
+    missing = Mock(side_effect=FileNotFoundError("no MNIST for this test"))
     monkeypatch.setattr(datasets, "load_mnist", missing)
 
 
@@ -44,10 +46,6 @@ def show(capsys):
     return run
 
 
-def test_there_are_at_least_ten_examples():
-    assert len(EXAMPLES) >= 10
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=name)
 def test_only_the_import_differs_and_the_output_does_not(path, show):
     source = path.read_text(encoding="utf-8")
@@ -66,7 +64,7 @@ def test_how_to_examples_do_what_they_say(path, show):
     if "sklearn.callback" in source:
         pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
     printed = show(source, path)
-    scores = [float(score) for score in re.findall(r"accuracy ([\d.]+)", printed)]
+    scores = numbers("accuracy *", printed)
     assert all(score > 70 for score in scores)
     assert scores or re.search(r"output training +HᵀH", printed)
 
@@ -76,22 +74,22 @@ def beyond(stem):
     return path.read_text(encoding="utf-8"), path
 
 
-def wrong(printed):
-    """Numbers of wrong answers, in the order in which they were printed."""
-    return [int(number) for number in re.findall(r"(\d+) wrong", printed)]
+def numbers(pattern, printed):
+    """The numbers within some words, in the order in which they were printed."""
+    return [float(number) for number in re.findall(pattern.replace("*", r"([\d.]+)"), printed)]
 
 
 def test_virtual_support_vectors_without_mnist_say_so_and_help(show, no_mnist):
     printed = show(*beyond("virtual_support_vectors"))
     assert printed.startswith("MNIST is not at hand")
-    before, after = wrong(printed)
+    before, after = numbers("* wrong", printed)
     assert after < before
 
 
 @pytest.mark.slow
 def test_virtual_support_vectors_reach_what_the_page_promises(show, mnist, monkeypatch):
     monkeypatch.setattr(datasets, "load_mnist", lambda data_home=None: mnist)
-    _, after = wrong(show(*beyond("virtual_support_vectors")))
+    _, after = numbers("* wrong", show(*beyond("virtual_support_vectors")))
     assert after <= 62  # 60 where the page was measured; another BLAS may round a byte otherwise
 
 
@@ -99,10 +97,34 @@ def test_virtual_support_vectors_reach_what_the_page_promises(show, mnist, monke
 def test_a_million_rows_are_learnt(show):
     printed = show(*beyond("million_rows"))
     assert printed.startswith("1,000,000 rows")
-    assert float(re.search(r"([\d.]+)% of the test rows", printed)[1]) > 99
+    assert numbers("*% of the test rows", printed)[0] > 99
 
 
 def test_all_centers_are_better_than_some(show, no_mnist):
-    printed = show(*beyond("all_centers"))
-    right = [float(value) for value in re.findall(r"([\d.]+) % of the test", printed)]
+    right = numbers("* % of the test", show(*beyond("all_centers")))
     assert right == sorted(right) and right[-1] > 99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_notebook_runs(path):
+    """In a process of its own: Jupyter's event loops are no business of this one."""
+    for module in ("nbclient", "nbformat", "ipykernel", "matplotlib"):
+        pytest.importorskip(module)
+    run_python(
+        "import sys; from execute import execute; execute(sys.argv[1])", path, cwd=path.parent
+    )
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_notebook_is_kept_as_executed_in_order_with_no_warning_and_no_path(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert path.stat().st_size < 400_000, "execute.py makes pictures small"
+    for output in outputs:
+        assert output["output_type"] != "error" and output.get("name") != "stderr"
+        written = "".join([*output.get("text", []), *output.get("data", {}).get("text/plain", [])])
+        assert not re.search(r"Warning|(^|[\s'\"])(/\w+){2}|[A-Z]:\\", written), written

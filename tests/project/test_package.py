@@ -18,13 +18,11 @@ import pytest
 import gpurbf
 
 ROOT = Path(__file__).parents[2]
-MODULES = sorted((ROOT / "gpurbf").rglob("*.py"))
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "gpurbf").rglob("*.py"))
+}
 PUBLIC = [name for name in gpurbf.__all__ if name not in ("__version__", "datasets")]
-README_COMMANDS = (
-    'python -m pip install ".[plot]" && python -m gpurbf classify',
-    'python -m pip install ".[mkl,plot,test]" && python -m pytest -n 2 --dist worksteal',
-    'python -m pip install ".[docs]" && python -m sphinx docs docs/_build',
-)
 
 
 def run(*command):
@@ -32,12 +30,6 @@ def run(*command):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def python_imports(code):
-    """Which top-level modules a fresh interpreter holds after running the code."""
-    show = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    return set(run(sys.executable, "-c", f"{code}\n{show}").split())
 
 
 def text(*parts):
@@ -53,22 +45,21 @@ def configuration():
     return tomllib.loads(text("pyproject.toml"))
 
 
-def test_import_brings_in_no_library_at_all():
-    loaded = python_imports("import gpurbf; dir(gpurbf)")
-    assert "gpurbf" in loaded
-    assert not loaded & {"numba", "llvmlite", "cupy", "sklearn", "scipy", "numpy", "joblib"}
-
-
-def test_every_public_name_resolves_without_numba_or_a_gpu_library():
-    names = ", ".join(gpurbf.__all__)
-    loaded = python_imports(f"from gpurbf import {names}; gpurbf_names = [{names}]")
-    assert not loaded & {"numba", "llvmlite", "cupy", "matplotlib"}
-
-
-def test_classifiers_do_not_wait_for_other_estimators_to_be_imported():
-    code = "from gpurbf import FSVC, SVC, RBFClassifier; SVC().get_params()"
-    found = "{'sklearn.svm', 'sklearn.metrics', 'sklearn.model_selection'} & set(sys.modules)"
-    assert run(sys.executable, "-c", f"import sys; {code}; print({found})").strip() == "set()"
+@pytest.mark.parametrize(
+    ("code", "not_needed"),
+    [
+        ("import gpurbf; dir(gpurbf)", "numba llvmlite cupy sklearn scipy numpy joblib"),
+        (f"from gpurbf import {', '.join(gpurbf.__all__)}", "numba llvmlite cupy matplotlib"),
+        (
+            "from gpurbf import FSVC, SVC, RBFClassifier; SVC().get_params()",
+            "sklearn.svm sklearn.metrics sklearn.model_selection",
+        ),
+    ],
+    ids=["the package", "every public name", "classifiers"],
+)
+def test_an_import_waits_for_no_library_that_it_does_not_need(code, not_needed):
+    loaded = run(sys.executable, "-c", f"{code}; import sys; print(*sys.modules)").split()
+    assert "gpurbf" in loaded and not set(not_needed.split()) & set(loaded)
 
 
 def test_names_of_the_package_are_listed_and_unknown_ones_refused():
@@ -81,10 +72,8 @@ def test_names_of_the_package_are_listed_and_unknown_ones_refused():
 
 
 def test_type_checkers_see_the_same_exports():
-    tree = ast.parse(text("gpurbf", "__init__.py"))
-    guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    declared = {alias.name: node.module for node in guarded.body for alias in node.names}
-    assert declared == gpurbf._HOMES | {"datasets": "gpurbf"}
+    homes = {f"{getattr(gpurbf, name).__module__}.{name}" for name in PUBLIC}
+    assert homes < set(imported_names(nodes(MODULES["gpurbf"])))
 
 
 def test_import_contracts_hold():
@@ -93,56 +82,39 @@ def test_import_contracts_hold():
     run(program, "--no-logo", "--no-cache")
 
 
-def test_lazy_modules_obey_the_import_law():
+def test_lazy_modules_obey_the_import_law_and_setup_cfg_holds_nothing_else():
     """The linter does not see ``lazy_module("...")``; the order of folders is that of setup.cfg."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    assert all(section.startswith("importlinter") for section in setup.sections())
     layers = setup["importlinter:contract:law"]["layers"].split("\n")
     ranks = {room.strip(): rank for rank, layer in enumerate(layers) for room in layer.split("|")}
-    lazy = [
-        (path.relative_to(ROOT / "gpurbf").parts[0].removesuffix(".py"), name)
-        for path in MODULES
-        for name in lazy_names(nodes(path))
-    ]
+    lazy = [(name, found) for name in MODULES for found in lazy_names(nodes(MODULES[name]))]
     assert lazy
-    for room, name in lazy:
-        library, target, *_ = name.split(".")
-        assert importlib.util.find_spec(name), name
-        assert library != "gpurbf" or target == room or ranks[target] > ranks[room], (
-            f"{room} imports {name}"
-        )
+    for name, found in lazy:
+        room, (library, target, *_) = name.split(".")[1], found.split(".")
+        allowed = library != "gpurbf" or target == room or ranks[target] > ranks[room]
+        assert allowed and importlib.util.find_spec(found), f"{name} imports {found}"
 
 
 def test_no_file_imports_in_a_circle():
     """At import or at first use, in any number of steps; what only annotations need is left out."""
-    names = {}
-    for path in MODULES:
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        names[".".join(parts).removesuffix(".__init__")] = path
-    graph = {name: set() for name in names}
-    for name, path in names.items():
+    graph = {}
+    for name, path in MODULES.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
                 node.body = []
         found = [*imported_names(ast.walk(tree)), *lazy_names(ast.walk(tree))]
-        owners = (one if one in names else one.rpartition(".")[0] for one in found)
-        graph[name].update({owner for owner in owners if owner in names} - {name})
+        owners = {one if one in MODULES else one.rpartition(".")[0] for one in found}
+        graph[name] = owners & MODULES.keys() - {name}
     assert sum(map(len, graph.values())) > 500
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
 # What a user may import: these modules, and of the package itself the names of its __all__.
-PUBLIC_MODULES = {
-    "gpurbf",
-    "gpurbf.centers",
-    "gpurbf.cli",
-    "gpurbf.dask",
-    "gpurbf.datasets",
-    "gpurbf.onnx",
-    "gpurbf.patching",
-    "gpurbf.solvers",
-}
+ROOMS = ("centers", "cli", "dask", "datasets", "onnx", "patching", "solvers")
+PUBLIC_MODULES = {f"gpurbf.{room}" for room in ROOMS}
 
 
 def imported_names(syntax):
@@ -166,7 +138,7 @@ def is_public(name):
     module, _, last = name.rpartition(".")
     if module == "gpurbf":
         return name in PUBLIC_MODULES or last in gpurbf.__all__
-    return name in PUBLIC_MODULES or (module in PUBLIC_MODULES and not last.startswith("_"))
+    return name == "gpurbf" or (module in PUBLIC_MODULES and not last.startswith("_"))
 
 
 def test_contract_tests_import_public_names_only():
@@ -228,61 +200,37 @@ def test_examples_in_docstrings_run(name):
     assert runner.summarize(verbose=False).failed == 0
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_says_what_it_is_for(path):
-    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "no docstring"
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_says_what_it_is_for_and_takes_at_most_ten_arguments_by_position(name):
+    module, *others = nodes(MODULES[name])
+    assert ast.get_docstring(module), "no docstring"
+    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+    taken = [node.args for node in others if isinstance(node, functions)]
+    long = [args for args in taken if len(args.posonlyargs + args.args) > 10]
+    assert not long, "use a NamedTuple where a group has a meaning, or keyword-only arguments"
 
 
 def test_mkl_is_asked_for_only_where_it_has_wheels():
     requirements = pytest.importorskip("packaging.requirements")
     extra = configuration()["project"]["optional-dependencies"]["mkl"]
     markers = [requirements.Requirement(line).marker for line in extra]
-
-    def asked(platform, machine):
-        environment = {"sys_platform": platform, "platform_machine": machine}
-        return sum(marker.evaluate(environment) for marker in markers)
-
-    assert asked("linux", "x86_64") == asked("win32", "AMD64") == 1
-    for elsewhere in [("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64")]:
-        assert asked(*elsewhere) == 0
+    there = [("linux", "x86_64"), ("win32", "AMD64")]
+    for platform in [*there, ("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64")]:
+        environment = dict(zip(("sys_platform", "platform_machine"), platform))
+        assert sum(marker.evaluate(environment) for marker in markers) == (platform in there)
 
 
 def test_files_that_are_not_python_are_installed_too():
     patterns = configuration()["tool"]["setuptools"]["package-data"]["gpurbf"]
-    others = [path for path in (ROOT / "gpurbf").iterdir() if path.is_file()]
-    others = [path for path in others if path.suffix != ".py"]
-    assert others
-    assert all(any(path.match(pattern) for pattern in patterns) for path in others)
-
-
-def test_hard_dependencies_are_these_five():
-    requirements = pytest.importorskip("packaging.requirements")
-    names = {requirements.Requirement(r).name for r in configuration()["project"]["dependencies"]}
-    assert names == {"numpy", "scikit-learn", "numba", "joblib", "threadpoolctl"}
+    others = [p for p in (ROOT / "gpurbf").iterdir() if p.is_file() and p.suffix != ".py"]
+    assert others and all(any(map(path.match, patterns)) for path in others)
 
 
 def test_the_commands_of_the_readme_are_the_ones_that_ci_runs():
-    readme = text("README.md").splitlines()
-    ci = text(".ci", "run")
-    assert all(command in readme for command in README_COMMANDS)
-    assert README_COMMANDS[1] in ci
-
-
-def test_setup_cfg_holds_import_contracts_only():
-    lines = text("setup.cfg").splitlines()
-    sections = [line for line in lines if line.startswith("[")]
-    assert sections and all(section.startswith("[importlinter") for section in sections)
-
-
-def test_no_function_takes_more_than_ten_arguments_by_position():
-    found = [
-        f"{path.relative_to(ROOT).as_posix()}:{node.lineno}"
-        for path in MODULES
-        for node in nodes(path)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        and len(node.args.posonlyargs + node.args.args) > 10
-    ]
-    assert not found, "use a NamedTuple where a group has a meaning, or keyword-only arguments"
+    test = 'python -m pip install ".[mkl,plot,test]" && python -m pytest -n 2 --dist worksteal'
+    use = 'python -m pip install ".[plot]" && python -m gpurbf classify'
+    docs = 'python -m pip install ".[docs]" && python -m sphinx docs docs/_build'
+    assert {test, use, docs} <= set(text("README.md").splitlines()) and test in text(".ci", "run")
 
 
 def test_the_version_is_the_same_everywhere():
@@ -291,40 +239,37 @@ def test_the_version_is_the_same_everywhere():
     assert f"## {gpurbf.__version__}" in text("CHANGELOG.md")
 
 
-def test_the_recipe_asks_for_what_the_package_does():
+def test_the_recipe_asks_for_what_the_package_does_which_is_five_others():
     project = configuration()["project"]
+    names = {requirement.partition(">=")[0] for requirement in project["dependencies"]}
+    assert names == {"numpy", "scikit-learn", "numba", "joblib", "threadpoolctl"}
     run = re.search(r"  run:\n((?:    - .*\n)+)", text("recipe", "meta.yaml"))[1]
     asked = {line.removeprefix("    - ").replace(" ", "") for line in run.splitlines()}
     assert asked == {f"python{project['requires-python']}", *project["dependencies"]}
 
 
+SCRIPT = f"""
+import numpy as np
+import gpurbf
+from gpurbf import {", ".join(gpurbf.__all__)}
+X, y = np.eye(4), np.array([0, 0, 1, 1])
+with config_context(memory=64):
+    model: SVC = SVC(C=10, gamma=0.1).fit(X, y)
+labels: np.ndarray = RBFClassifier(2).fit(X, y).predict(X)
+H = RBFLayer(2).fit(X).transform(X)
+back: SVC = SVC.from_sklearn(model.to_sklearn())
+print(FSVC(1.0).fit(X, y).decision_function(X), H, labels, gpurbf.__version__)
+images: datasets.Images = datasets.load_mnist()
+gpurbf.patch_sklearn()
+"""
+
+
 @pytest.mark.slow
 def test_a_strict_checker_accepts_a_users_script(tmp_path):
+    """From the user's folder: beside the sources a checker would take them for the user's own."""
     pytest.importorskip("mypy")
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import numpy as np\n"
-        "import gpurbf\n"
-        "from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context, datasets\n"
-        "X, y = np.eye(4), np.array([0, 0, 1, 1])\n"
-        "with config_context(memory=64):\n"
-        "    model: SVC = SVC(C=10, gamma=0.1).fit(X, y)\n"
-        "labels: np.ndarray = RBFClassifier(2).fit(X, y).predict(X)\n"
-        "H = RBFLayer(2).fit(X).transform(X)\n"
-        "back: SVC = SVC.from_sklearn(model.to_sklearn())\n"
-        "print(FSVC(1.0).fit(X, y).decision_function(X), H, labels, gpurbf.__version__)\n"
-        "images: datasets.Images = datasets.load_mnist()\n"
-        "gpurbf.patch_sklearn()\n",
-        encoding="utf-8",
-    )
-    # From the user's folder: beside the sources a checker would take them for the user's own.
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(script)]
-    done = subprocess.run(
-        [*command, "--cache-dir", str(tmp_path / "cache")],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     if 'module named "gpurbf"' in done.stdout:
         pytest.skip("gpurbf is not installed where mypy looks for it")
     assert done.returncode == 0, done.stdout + done.stderr

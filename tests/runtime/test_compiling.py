@@ -7,11 +7,7 @@ from callers import run_python
 
 from gpurbf.runtime import jit
 
-OURS, OTHERS = (
-    {"module": name} for name in ("gpurbf.layer.backends.numba.driver", "numba.np.arrayobj")
-)
-
-
+OURS, OTHERS = ({"module": name} for name in ("gpurbf.svm.pairs", "numba.np.arrayobj"))
 NESTED = [(1, 0.0, OURS), (1, 0.2, OTHERS), (-1, 0.2, OTHERS), (-1, 0.2, OURS)]
 
 

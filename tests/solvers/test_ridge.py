@@ -23,11 +23,6 @@ def normal_equations(layer, X, T, weights=None, alpha=0.0):
     return normal
 
 
-def solve(weights, intercept):
-    normal = normal_equations(layer_of(C, backend="numpy"), X, T, weights)
-    return Ridge(1e-3, fit_intercept=intercept).solve(normal)
-
-
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("weights", [None, w, 10 * w], ids=["equal", "light", "heavy"])
 @pytest.mark.parametrize("centers", [{}, {0: 3, 89: 24}], ids=["no centers", "centers"])
@@ -40,7 +35,8 @@ def test_weights_are_those_of_the_definition_and_leave_one_out_what_leaving_out_
     # Leaving a row out must not change the penalty.
     penalty = reference.penalty(H, 1e-3, v, intercept)
     own = OwnCenters(np.array([*centers]), np.eye(25)[:, [*centers.values()]]) if centers else None
-    solution = solve(weights, intercept)
+    normal = normal_equations(layer_of(C, backend="numpy"), X, T, weights)
+    solution = Ridge(1e-3, fit_intercept=intercept).solve(normal)
     W, b = reference.least_squares(H, T, penalty, v, intercept)
     np.testing.assert_allclose(solution.W, W, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(solution.intercept, b, rtol=1e-8, atol=1e-8)

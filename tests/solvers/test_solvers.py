@@ -20,13 +20,11 @@ rbf = RBFClassifier(40, random_state=0)
 fsvc = FSVC(22.0, random_state=0)
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [(model, name) for model in (rbf, fsvc) for name in sorted(SOLVERS)
-     if (model, name) != (fsvc, "cg")],
-    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
-)  # fmt: skip
+@pytest.mark.parametrize("model", [rbf, fsvc], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("name", sorted(SOLVERS))
 def test_a_name_is_the_object_with_the_estimators_own_parameters(model, name):
+    if (model, name) == (fsvc, "cg"):
+        return  # it is refused
     own = model.get_params() | ({"fit_intercept": False} if model is fsvc else {})
     taken = clone(SOLVERS[name]()).get_params()
     solver = SOLVERS[name](**{key: own[key] for key in taken if key in own})
@@ -90,25 +88,23 @@ def test_what_is_no_solver_or_has_a_bad_parameter_is_refused(model, solver, erro
 
 
 def test_what_a_solver_needs_is_asked_for():
-    with pytest.raises(ValueError, match=r"solver='one-hot' needs centers that are samples"):
-        RBFClassifier(40, centers="kmeans", solver="one-hot").fit(X, y)
-    for solver, said in ((OneHot(), r"OneHot\(\)"), ("lms", "'lms'"), ("cg", "'cg'")):
-        model = RBFClassifier(40, solver=solver)
-        assert not hasattr(model, "partial_fit")
-        with pytest.raises(AttributeError) as refused:
-            _ = model.partial_fit
-        assert re.search(
-            f"partial_fit needs solver='ridge'.*got {said}", str(refused.value.__cause__)
-        )
-    for solver in ("auto", "ridge", Ridge()):
-        assert hasattr(RBFClassifier(40, solver=solver), "partial_fit")
+    for model, message in (
+        (RBFClassifier(40, centers="kmeans", solver="one-hot"), "needs centers that are samples"),
+        (FSVC(22.0, solver="cg"), "FSVC has few centers and no use for solver='cg'"),
+        (FSVC(22.0, solver=Ridge()), "FSVC's outputs have no constant"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, y)
     with pytest.raises(ValueError, match="Unknown solver 'newton'"):
         RBFClassifier(40, solver="newton").partial_fit(X, y, classes=range(4))
-    with pytest.raises(ValueError, match="FSVC has few centers and no use for solver='cg'"):
-        FSVC(22.0, solver="cg").fit(X, y)
-    with pytest.raises(ValueError, match="FSVC's outputs have no constant"):
-        FSVC(22.0, solver=Ridge()).fit(X, y)
-    assert RBFClassifier(40, solver=Ridge()).partial_fit(X, y, classes=range(4)).score(X, y) > 0.9
+    for solver, said in ((OneHot(), r"OneHot\(\)"), ("lms", "'lms'"), ("cg", "'cg'")):
+        with pytest.raises(AttributeError) as refused:
+            _ = RBFClassifier(40, solver=solver).partial_fit
+        reason = str(refused.value.__cause__)
+        assert re.search(f"partial_fit needs solver='ridge'.*got {said}", reason)
+    for solver in ("auto", "ridge", Ridge()):
+        model = RBFClassifier(40, solver=solver).partial_fit(X, y, classes=range(4))
+        assert model.score(X, y) > 0.9
 
 
 def test_a_search_gives_an_object_its_best_epoch_and_leaves_it_alone():

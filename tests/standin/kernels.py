@@ -47,14 +47,8 @@ class ElementwiseKernel:
         return self.apply(values, *inputs, out=out)
 
 
-TYPES = {
-    "signed char": "i1",
-    "unsigned char": "u1",
-    "int": "i4",
-    "long long": "i8",
-    "float": "f4",
-    "double": "f8",
-}
+TYPES = {"signed char": "i1", "unsigned char": "u1", "int": "i4"}
+TYPES |= {"long long": "i8", "float": "f4", "double": "f8"}
 
 
 class RawKernel:
@@ -71,11 +65,9 @@ class RawKernel:
         self.dtypes = {letter: np.dtype(TYPES[kind]) for letter, kind in named.items()}
         known = self.dtypes | {kind: np.dtype(code) for kind, code in TYPES.items()}
         (parameters,) = re.findall(rf"__global__ void {name}\(([^)]*)\)", code)
-        split = [
-            re.fullmatch(r"(const )?([\w ]+?)(\*?) (\w+)", part.strip())
-            for part in parameters.split(",")
-        ]
-        self.parameters = [(known[part[2]], bool(part[3]), part[4]) for part in split]
+        words = re.compile(r"(?:const )?([\w ]+?)(\*?) (\w+)")
+        split = (words.fullmatch(part.strip()).groups() for part in parameters.split(","))
+        self.parameters = [(known[kind], bool(star), own) for kind, star, own in split]
         self.sizes = {key: int(n) for key, n in re.findall(r"#define (\w+) (\d+)", code)}
 
     def __call__(self, grid, block, arguments):
@@ -100,17 +92,14 @@ class RawKernel:
         values = np.zeros((a.padded, a.width), a.packed.dtype)
         values[: a.N, : a.n] = moved.astype(a.packed.dtype)
         wide = values[: a.N].astype(np.int64 if "long long U;" in self.code else np.float64)
-        parts = re.search(
-            r"to\[0\] = (\w+); to\[width\] = (\w+); to\[2 \* width\] = (\w+);", self.code
-        )
-        if parts is None:
-            rest, a.packed[...] = 0, values
-        else:
-            high = tf32(values)
-            named = {"high": high, "low": tf32(values - high)}
-            a.packed[...] = np.hstack([named[name] for name in parts.groups()])
-            rest = named["low"][: a.N].astype(float) ** 2
-            wide = high[: a.N].astype(float) + named["low"][: a.N]
+        parts = re.findall(r"to\[.*?\] = (\w+);", self.code)
+        rest, packed = 0, values
+        if parts:
+            named = {"high": (high := tf32(values)), "low": (low := tf32(values - high))}
+            packed = np.hstack([named[name] for name in parts])
+            rest = low[: a.N].astype(float) ** 2
+            wide = high[: a.N].astype(float) + low[: a.N]
+        a.packed[...] = packed
         a.terms[:] = (a.quadratic * (wide**2 - rest) + a.linear * wide).sum(axis=1) + a.constant
 
     def activations(self, a):

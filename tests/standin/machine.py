@@ -1,10 +1,11 @@
 """The machine: memory with a limit and injected failures, and a record of what is done."""
 
-import contextlib
 import itertools
 import threading
 import time
+import types
 import weakref
+from unittest.mock import patch
 
 import numpy as np
 
@@ -27,7 +28,9 @@ class Gpu:
         self.n_allocations, self.fail_at, self.fail_above = 0, (), np.inf
         self.failure = OutOfMemoryError
         self.local, self.lock = threading.local(), threading.RLock()
-        self.null, self.default_pool = Stream(self), MemoryPool(self)
+        self.default_pool = MemoryPool(self)
+        # The default stream: the package has no other, so all work is in its order.
+        self.null = types.SimpleNamespace(ptr=0, synchronize=self.synchronize)
 
     def counts(self):
         """Launches, copies, synchronizations and allocations by the driver, so far."""
@@ -36,14 +39,12 @@ class Gpu:
     def bytes(self, direction):
         return sum(n for way, n in self.copies if way == direction)
 
-    @contextlib.contextmanager
+    def properties(self, device):
+        major, minor = self.capability
+        return {"name": b"stand-in", "major": major, "minor": minor, "multiProcessorCount": 1}
+
     def using_allocator(self, allocator):
-        before = getattr(self.local, "pool", self.default_pool)
-        self.local.pool = allocator.__self__
-        try:
-            yield
-        finally:
-            self.local.pool = before
+        return patch.object(self.local, "pool", allocator.__self__, create=True)
 
     def synchronize(self):
         self.synchronizations += 1
@@ -54,15 +55,6 @@ class Gpu:
 
     def free(self):
         return self.capacity - sum(pool.total for pool in self.pools)
-
-
-class Stream:
-    """The default stream: the package has no other, so all work is in its order."""
-
-    ptr = 0
-
-    def __init__(self, gpu):
-        self.synchronize = gpu.synchronize
 
 
 class Event:

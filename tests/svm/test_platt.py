@@ -1,5 +1,7 @@
 """Probabilities of SVC: Platt's sigmoids and their coupling, as LIBSVM's."""
 
+import traceback
+
 import numpy as np
 import pytest
 import sklearn.svm
@@ -26,7 +28,7 @@ class Cubic(SVC):
 
 def test_a_subclass_has_probabilities_of_its_own_kernel():
     own = SVC(kernel="poly", coef0=2.0, probability=True, random_state=0)
-    expected, model = own.fit(X[:200], Y[:200]), Cubic().fit(X[:200], Y[:200])
+    expected, model = (each.fit(X[:200], Y[:200]) for each in (own, Cubic()))
     np.testing.assert_array_equal(model.predict_proba(X_TEST), expected.predict_proba(X_TEST))
     assert model.to_sklearn().get_params() == expected.to_sklearn().get_params()
 
@@ -41,41 +43,29 @@ def test_a_sigmoid_is_that_of_scikit_learns_calibration(scale):
 
 
 def test_separated_or_constant_outputs_have_finite_sigmoids():
+    """And what outputs differ by in rounding is not learned."""
     one = np.ones(1)
     np.testing.assert_allclose(fit_sigmoid(one, -one), [-np.log(2), 0], atol=1e-6)
-    for first, second in ((np.ones(3), np.ones(5)), (np.zeros(3), np.zeros(5))):
+    targets = (3 * 4 / 5 + 5 * 1 / 7) / 8
+    for value in (0.0, 0.3, 1.0):
+        first, second = np.full(3, value), np.full(5, value)
         A, B = fit_sigmoid(first, second)
-        targets = (3 * 4 / 5 + 5 * 1 / 7) / 8
         np.testing.assert_allclose(platt.pair_probabilities(first, A, B), targets, rtol=1e-5)
-
-
-def test_what_outputs_differ_by_in_rounding_is_not_learned():
-    first, second = np.full(3, 0.3), np.full(5, 0.3)
-    A, B = fit_sigmoid(first, second)
-    assert abs(A) < 1 and abs(B) < 1
-    for digit in (1e-12, -1e-12):
-        np.testing.assert_allclose(fit_sigmoid(first + digit, second), [A, B], rtol=1e-9)
-
-
-def test_coupling_finds_the_classes_that_made_the_pairs():
-    p = np.random.default_rng(0).dirichlet(np.ones(5), 20)
-    first, second = np.triu_indices(5, 1)
-    r = p[:, first] / (p[:, first] + p[:, second])
-    np.testing.assert_allclose(class_probabilities(r, 5), p, atol=1e-12)
+        assert abs(A) < 1 and abs(B) < 1
+        for digit in (1e-12 * value, -1e-12 * value):
+            np.testing.assert_allclose(fit_sigmoid(first + digit, second), [A, B], rtol=1e-9)
 
 
 def test_coupling_minimises_its_sum():
-    rng = np.random.default_rng(0)
-    r = rng.uniform(size=(1, 6))
-    first, second = np.triu_indices(4, 1)
-
-    def loss(p):
-        return np.sum(((1 - r) * p[:, first] - r * p[:, second]) ** 2)
-
-    p = class_probabilities(r, 4)
-    for _ in range(100):
-        step = rng.normal(size=(1, 4)) * 1e-3
-        assert loss(p + step - step.mean()) >= loss(p)
+    """Of the squares of (1 - r) p_i - r p_j: at the least all its slopes are the same."""
+    r = np.random.default_rng(0).uniform(size=(20, 10))
+    p, (first, second) = class_probabilities(r, 5), np.triu_indices(5, 1)
+    off, slopes = (1 - r) * p[:, first] - r * p[:, second], np.zeros((5, 20))
+    np.add.at(slopes, first, ((1 - r) * off).T)
+    np.add.at(slopes, second, (-r * off).T)
+    np.testing.assert_allclose(np.ptp(slopes, axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert (p > 0).all()
 
 
 def test_no_output_is_of_a_model_that_saw_the_sample():
@@ -118,10 +108,7 @@ def test_probabilities_are_as_good_as_scikit_learns(kernel):
 
 
 def test_random_state_makes_them_reproducible():
-    def fitted(seed):
-        return SVC(probability=True, random_state=seed).fit(X[:200], Y[:200])
-
-    models = [fitted(0), fitted(0), fitted(1)]
+    models = [SVC(probability=True, random_state=n).fit(X[:200], Y[:200]) for n in (0, 0, 1)]
     a, b, c = (model.predict_proba(X_TEST) for model in models)
     assert np.array_equal(a, b) and not np.array_equal(a, c)
     assert np.array_equal(models[0].decision_function(X_TEST), models[2].decision_function(X_TEST))
@@ -154,10 +141,8 @@ def test_a_fit_without_probabilities_forgets_them():
     assert not hasattr(model, "predict_proba") and not model.probA_.size
     with pytest.raises(AttributeError, match="predict_log_proba") as error:
         model.predict_log_proba  # noqa: B018
-    reasons = []
-    while error := getattr(error, "value", error).__cause__:
-        reasons.append(str(error))
-    assert "CalibratedClassifierCV(SVC(), ensemble=False)" in reasons[-1]
+    reasons = "".join(traceback.format_exception(error.value))
+    assert "CalibratedClassifierCV(SVC(), ensemble=False)" in reasons
 
 
 @pytest.mark.parametrize("n_classes, n", [(3, 10_000), (10, 2500), (101, 30)])

@@ -1,5 +1,6 @@
 """Rounds in compiled calls: the same answers as those in Python, whatever ends a call."""
 
+from contextlib import nullcontext
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -93,38 +94,16 @@ def test_rounding_is_judged_as_compiled_rounds_judge_it():
         assert not binary.rounding_is_small(1.0, squares, np.nextafter(limit, 0))
 
 
-def test_pairs_that_share_a_class_run_at_a_time_with_the_same_bits(monkeypatch):
-    expected, running, take = fitted(X := numbers()), [], pairs.Schedule.take
-
-    def taken(schedule):
-        p = take(schedule)
-        running.append(schedule.running)
-        return p
-
-    monkeypatch.setattr(pairs.Schedule, "take", taken)
-    monkeypatch.setattr(threads, "_cores", lambda: 8)
-    monkeypatch.setattr(threads, "_own_limit", lambda cores: 8)
-    np.testing.assert_equal(fitted(X, n_jobs=None), expected)
-    assert max(running) > 2  # of four classes
-
-
 def test_more_than_four_threads_have_more_memory_for_rows(monkeypatch):
-    found, budget, X = [], pairs.Budget, numbers()
-
-    def seen(sizes, n_bytes, in_use):
-        found.append(n_bytes / 2**20)
-        return budget(sizes, n_bytes, in_use)
-
-    monkeypatch.setattr(pairs, "Budget", seen)
+    found, budget = [], pairs.Budget
+    monkeypatch.setattr(pairs, "Budget", lambda *own: found.append(own[1]) or budget(*own))
     monkeypatch.setattr(threads, "_own_limit", lambda cores: cores)
-    for cores in (1, 4, 16):
+    # A recorder plans for sixteen threads.
+    for cores, recorder in zip((1, 4, 16, 4), (None, None, None, Recorder())):
         monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
-        fitted(X, n_jobs=None, cache_size=50)
-    assert found == [50, 50, 200]
-    monkeypatch.setattr(threads, "_cores", lambda: 4)
-    with Recorder():  # which plans for sixteen threads
-        fitted(X, n_jobs=None, cache_size=50)
-    assert found.pop() == 50
+        with recorder or nullcontext():
+            fitted(numbers(), n_jobs=None, cache_size=50)
+    assert found == [megabytes * 2**20 for megabytes in (50, 50, 200, 50)]
 
 
 def test_as_many_pairs_run_at_a_time_as_keep_their_rows(monkeypatch):

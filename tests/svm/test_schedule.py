@@ -14,16 +14,15 @@ def test_pairs_of_one_class_are_not_left_for_one_thread(n_classes, n_workers):
     done, left = [0] * n_classes, set(names)
     schedule, rounds = Schedule(names, n_classes, done.__getitem__), 0
     while left:  # all take a pair, if there is one, then all are done
-        running = []
-        while len(running) < n_workers and any(
-            all(set(pair).isdisjoint(other) for other in running) for pair in left
-        ):
-            running.append(names[schedule.take()])
-            left.remove(running[-1])
-        for pair in running:
-            for c in pair:
+        running, busy = [], set()
+        while len(running) < n_workers and any(busy.isdisjoint(pair) for pair in left):
+            running.append(schedule.take())
+            left.remove(names[running[-1]])
+            busy.update(names[running[-1]])
+        for p in running:
+            for c in names[p]:
                 done[c] += 1
-            schedule.release(names.index(pair))
+            schedule.release(p)
         rounds += 1
     assert rounds <= 1 + -(-len(names) // n_workers)
 
@@ -42,12 +41,10 @@ def test_nobody_waits_and_pairs_whose_classes_nobody_works_on_come_first():
     schedule, left = Schedule(names, 7, lambda c: 0), set(names)
     while left:
         for _ in range(min(len(running), rng.integers(0, 4))):
-            pair = running.pop(rng.integers(len(running)))
-            schedule.release(names.index(pair))
-        in_use = {c for pair in running for c in pair}
-        pair = names[schedule.take()]
-        alone = [other for other in left if in_use.isdisjoint(other)]
-        assert pair in (alone or left)
-        left.remove(pair)
-        running.append(pair)
+            schedule.release(running.pop(rng.integers(len(running))))
+        in_use = {c for p in running for c in names[p]}
+        running.append(schedule.take())
+        alone = [pair for pair in left if in_use.isdisjoint(pair)]
+        assert names[running[-1]] in (alone or left)
+        left.remove(names[running[-1]])
     assert schedule.take() is None and len(running) == schedule.running

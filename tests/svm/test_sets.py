@@ -39,43 +39,16 @@ def test_half_of_a_set_stays_and_the_worst_come_of_equals_the_first(half, decima
     np.testing.assert_array_equal(values, [own[members] for own in expected])
 
 
-def test_rows_are_where_they_are_said_to_be_and_the_longest_unused_give_way():
-    rng = np.random.default_rng(0)
-    slot_of, owner, used = np.full(30, -1), np.full(12, -1), np.full(12, -1)
-    row, samples = np.cumsum(rng.integers(1, 4, 12)), rng.permutation(30) + 100
-    counts = np.array([0, len(owner), len(owner)])
-    own = _working_set_kernels.Slots(row, owner, used, slot_of, counts)
+def test_rows_that_are_the_longest_unused_give_way():
+    """That rows are where they are said to be is in test_smo.py: memory changes no bit."""
+    rng, slot_of, used = np.random.default_rng(0), np.full(30, -1), np.full(12, -1)
+    own = _working_set_kernels.Slots(
+        np.arange(12), np.full(12, -1), used, slot_of, np.array([0, 12, 12])
+    )
     for clock in range(1, 60):
-        members = rng.permutation(30)[: rng.integers(1, 13)]
-        absent, before, last = slot_of[members] < 0, owner.copy(), used.copy()
-        wanted = _working_set_kernels.slots_wanted(members, own)
-        assert wanted == max(0, absent.sum() - counts[1])
-        places, missing, where = _working_set_kernels.place(members, samples, own)
-        assert (used[np.searchsorted(row, places)] == clock).all()
-        np.testing.assert_array_equal(missing, samples[members[absent]])
-        np.testing.assert_array_equal(places[absent], where)
-        slots, filled = np.searchsorted(row, places), np.searchsorted(row, where)
-        np.testing.assert_array_equal(row[slots], places)
-        np.testing.assert_array_equal(owner[slots], members)
-        np.testing.assert_array_equal(slot_of[members], slots)
-        assert (np.diff(where) > 0).all() and len(set(slots)) == len(members)
-        there = np.flatnonzero(owner >= 0)
-        np.testing.assert_array_equal(slot_of[owner[there]], there)
-        assert (slot_of >= 0).sum() == len(there) == len(owner) - counts[1]
-        left = np.setdiff1d(np.arange(len(owner)), slots)
-        assert not len(left) or not len(where) or last[filled].max() <= last[left].min()
-        np.testing.assert_array_equal(owner[left], before[left])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "n, begin, end", [(64, 0, 32), (64, 32, 64), (50, 7, 30), (33, 0, 33), (5, 4, 5)]
-)
-def test_rows_of_a_block_are_mirrored(n, begin, end, dtype):
-    K = np.random.default_rng(0).random((n, n)).astype(dtype)
-    K += K.T
-    found = K.copy()
-    found[:begin, begin:end] = found[end:, begin:end] = np.nan
-    for first, last in ((0, begin), (end, n)):
-        _working_set_kernels.mirror_rows(found, begin, end, first, last)
-    np.testing.assert_array_equal(found, K)
+        members, last = rng.permutation(30)[: rng.integers(1, 13)], used.copy()
+        absent = slot_of[members] < 0
+        _working_set_kernels.place(members, np.arange(30), own)
+        assert (used[slot_of[members]] == clock).all()
+        filled, left = slot_of[members[absent]], np.flatnonzero(used < clock)
+        assert not len(left) or not len(filled) or last[filled].max() <= last[left].min()

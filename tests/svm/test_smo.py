@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from copy import copy
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -16,15 +17,15 @@ class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, allocator = np, staticmethod(nullcontext)
-    cost, linear, rounding, blurred, tiles, on_device = 100.0, False, 0.0, 0.0, None, False
+    linear, rounding, blurred, tiles, on_device = False, 0.0, 0.0, None, False
     among, largest = None, 0  # the side of the largest part
     kept_rounding = property(lambda self: self.rounding)
 
     def free_bytes(self):
         return np.inf
 
-    def __init__(self, K, ready=True):
-        self.K, self.matrix = K, K if ready else None
+    def __init__(self, K, ready=True, cost=100.0):
+        self.K, self.matrix, self.cost = K, K if ready else None, cost
         self.dtype, self.diagonal = K.dtype, K.diagonal().astype(float)
         self.asked = self.wide = 0
 
@@ -52,10 +53,9 @@ class Matrix:
         return part
 
     def values(self, samples, columns, out, places=slice(None)):
-        if isinstance(columns, slice):
-            columns = np.arange(columns.start, columns.stop)
-        self.asked += len(samples) * len(columns)
-        out[places] = (self.K + self.blurred)[np.ix_(samples, columns)]
+        found = (self.K + self.blurred)[samples][:, columns]
+        self.asked += found.size
+        out[places] = found
 
 
 def problem(seed=0, sizes=(40, 30, 25), gamma=0.3):
@@ -66,12 +66,11 @@ def problem(seed=0, sizes=(40, 30, 25), gamma=0.3):
     return K.astype(np.float32).astype(float), np.append(0, np.cumsum(sizes))
 
 
-def Asked(K):
-    """A kernel whose values are evaluated when they are asked for."""
-    return Matrix(K, ready=False)
+# Kernels whose values are evaluated when they are asked for; so cheap that none is kept.
+Asked, Again = partial(Matrix, ready=False), partial(Matrix, ready=False, cost=0.0)
 
 
-@pytest.fixture(params=[Matrix, Asked])
+@pytest.fixture(params=[Matrix, Asked, Again])
 def kind(request):
     """The kernel of the tests that hold for any; those of steps on a device are with another."""
     return request.param
@@ -82,20 +81,25 @@ def solve(K, starts, C, kind=Matrix, *, rounding=0.0, **options):
     noise = rounding * np.random.default_rng(0).normal(size=K.shape)
     kernel.rounding, kernel.blurred = rounding, noise + noise.T
     bounds = np.broadcast_to(C, len(K)).astype(float)
-    hooks = {"stepped": lambda *_: False, "solved": lambda *_: False}
-    options = {"tol": 1e-3, "max_iter": -1, "cache_bytes": 1e9} | hooks | options
+    options = {"tol": 1e-3, "max_iter": -1, "cache_bytes": 1e9} | options
+    options = dict.fromkeys(("stepped", "solved"), lambda *_: False) | options
     names = list(combinations(range(len(starts) - 1), 2))
     return PairsSolver(kernel, starts, bounds, names, **options).solve(), kernel
 
 
+def parts(K, starts):
+    """Of each pair its samples, their kernel, and how many are of the first class."""
+    for a, b in combinations(range(len(starts) - 1), 2):
+        members = np.r_[starts[a] : starts[a + 1], starts[b] : starts[b + 1]]
+        yield members, K[np.ix_(members, members)], starts[a + 1] - starts[a]
+
+
 def judged(K, starts, C, solutions):
     """The reference's verdict on each pair."""
-    n = len(starts) - 1
-    for (a, b), solution in zip(combinations(range(n), 2), solutions):
-        members = np.r_[starts[a] : starts[a + 1], starts[b] : starts[b + 1]]
-        y = np.repeat([1.0, -1.0], [starts[a + 1] - starts[a], starts[b + 1] - starts[b]])
+    for solution, (members, own, n_a) in zip(solutions, parts(K, starts), strict=True):
+        y = np.where(np.arange(len(own)) < n_a, 1.0, -1.0)
         bounds = np.broadcast_to(C, len(K))[members]
-        yield solution, reference.svc_dual(K[np.ix_(members, members)], y, bounds, solution.beta)
+        yield solution, reference.svc_dual(own, y, bounds, solution.beta)
 
 
 def assert_optimal(K, starts, C, solutions, violation):
@@ -145,11 +149,8 @@ def test_a_pair_within_a_matrix_is_solved_as_one_by_itself(dtype):
     K = K.astype(dtype)
     K.flags.writeable = False
     solutions, _ = solve(K, starts, 10.0)
-    for (a, b), solution in zip(combinations(range(3), 2), solutions):
-        samples = np.r_[starts[a] : starts[a + 1], starts[b] : starts[b + 1]]
-        n_a = starts[a + 1] - starts[a]
-        own = K[np.ix_(samples, samples)]
-        (alone,), _ = solve(own, np.array([0, n_a, len(samples)]), 10.0)
+    for solution, (_, own, n_a) in zip(solutions, parts(K, starts), strict=True):
+        (alone,), _ = solve(own, np.array([0, n_a, len(own)]), 10.0)
         np.testing.assert_array_equal(solution.beta, alone.beta)
         assert solution.steps == alone.steps > 0
 
@@ -179,18 +180,6 @@ def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, m
     np.testing.assert_equal([found.beta for found in solutions], [one.beta for one in expected])
 
 
-def test_rows_that_are_evaluated_again_give_the_same_solution(small_sets, monkeypatch):
-    K, starts = problem()
-    expected, kept = solve(K, starts, 10.0, Asked, tol=1e-5)
-    monkeypatch.setattr(pairs, "keeps_rows", lambda *_: False)
-    solutions, kernel = solve(K, starts, 10.0, Asked, tol=1e-5)
-    assert kernel.asked > kept.asked
-    for solution, same in zip(solutions, expected):
-        assert solution.converged
-        assert solution.objective == pytest.approx(same.objective, rel=1e-9)
-        assert solution.beta == pytest.approx(same.beta, abs=1e-3)
-
-
 @pytest.mark.parametrize("kept", [True, False, "matrix"])
 @pytest.mark.parametrize(("C", "rounding", "tol"), [(100.0, 1e-4, 1e-3), (1e4, 1e-2, 1e-4)])
 def test_rounding_of_the_kernel_is_looked_after(kept, C, rounding, tol, small_sets, monkeypatch):
@@ -207,12 +196,10 @@ def test_rounding_of_the_kernel_is_looked_after(kept, C, rounding, tol, small_se
 
 def test_all_of_the_kernel_is_evaluated_once_where_each_pair_wants_all_of_its_own(monkeypatch):
     K, starts = problem(sizes=(40,) * 4)
-    expected, _ = solve(K, starts, 10.0)
     monkeypatch.setattr(pairs, "MAX_MATRIX", 0)
     solutions, once = solve(K, starts, 10.0, Asked)
     assert once.asked == K.size
-    for solution, same in zip(solutions, expected):
-        assert solution.beta == pytest.approx(same.beta, abs=1e-6)
+    assert_optimal(K, starts, 10.0, solutions, 1e-3)
     _, without_room = solve(K, starts, 10.0, Asked, cache_bytes=K.nbytes - 1)
     assert without_room.asked != once.asked
     monkeypatch.setattr(binary, "MAX_SINGLE_SET", 79)
@@ -258,71 +245,60 @@ def test_small_pairs_are_told_and_ended_by_their_own_numbers(monkeypatch):
         solve(K, starts, 10.0, **options, solved=lambda p, _: {}[p])
 
 
-def test_rows_are_kept_where_they_are_dear_or_fit():
-    megabytes = 2**20
-    kernel = Asked(np.eye(2))
-    for cost, n, memory, kept in [
-        (1.3, 40_000, 200, False),
-        (1.3, 40_000, 40_000, True),
-        (13.0, 12_000, 200, True),
-        (13.0, 12_000, 0, False),
-    ]:
-        kernel.cost = cost
-        assert pairs.keeps_rows(kernel, n, memory * megabytes) == kept
-
-
 def test_two_classes_keep_rows_from_the_set_on_that_would_have_found_enough(
     small_sets, monkeypatch
 ):
-    monkeypatch.setattr(Matrix, "cost", 1.3)
-    K, starts = problem(sizes=(60, 50))
-    asked = {}
+    (K, starts), cheap, asked = problem(sizes=(60, 50)), partial(Asked, cost=1.3), {}
     for capacity in (None, len(K), 0):
         monkeypatch.setattr(pairs, "rows_in_doubt", lambda *_, found=capacity: found)
-        (solution,), kernel = solve(K, starts, 10.0, Asked, tol=1e-5)
+        (solution,), kernel = solve(K, starts, 10.0, cheap, tol=1e-5)
         assert_optimal(K, starts, 10.0, [solution], 2e-5)
         asked[capacity] = kernel.asked
     assert asked[None] < asked[len(K)] < asked[0]
     monkeypatch.setattr(pairs, "keeps_rows", lambda *_: False)
-    assert asked[0] == solve(K, starts, 10.0, Asked, tol=1e-5)[1].asked
+    assert asked[0] == solve(K, starts, 10.0, cheap, tol=1e-5)[1].asked
 
 
-def test_rows_are_in_doubt_where_they_are_cheap_and_few_fit():
-    megabytes = 2**20
-    kernel = Asked(np.eye(2))
-    for cost, sizes, memory, rows in [
-        (1.3, (9_000, 11_000), 200, 2_621),
-        (1.3, (9_000, 11_000), 0, 0),
-        (1.3, (9_000, 11_000), 2_000, None),
-        (1.3, (9_000, 11_000, 1), 200, None),
-        (1.6, (9_000, 11_000), 200, None),
-    ]:
-        kernel.cost = cost
-        assert pairs.rows_in_doubt(kernel, np.array(sizes), memory * megabytes) == rows
+@pytest.mark.parametrize(
+    ("rule", "cost", "sizes", "megabytes", "expected"),
+    [
+        (pairs.keeps_rows, 1.3, 40_000, 200, False),
+        (pairs.keeps_rows, 1.3, 40_000, 40_000, True),
+        (pairs.keeps_rows, 13.0, 12_000, 200, True),
+        (pairs.keeps_rows, 13.0, 12_000, 0, False),
+        (pairs.rows_in_doubt, 1.3, (9_000, 11_000), 200, 2_621),
+        (pairs.rows_in_doubt, 1.3, (9_000, 11_000), 0, 0),
+        (pairs.rows_in_doubt, 1.3, (9_000, 11_000), 2_000, None),
+        (pairs.rows_in_doubt, 1.3, (9_000, 11_000, 1), 200, None),
+        (pairs.rows_in_doubt, 1.6, (9_000, 11_000), 200, None),
+    ],
+)
+def test_rows_are_kept_where_they_are_dear_or_fit_and_in_doubt_where_cheap_and_few_fit(
+    rule, cost, sizes, megabytes, expected
+):
+    kernel = Asked(np.eye(2), cost=cost)
+    assert rule(kernel, np.array(sizes), megabytes * 2**20) == expected
 
 
-def test_infinite_bounds_are_allowed():
-    rng = np.random.default_rng(0)
-    X = np.vstack([rng.normal(-4, 1, (20, 2)), rng.normal(4, 1, (20, 2))])
-    solutions, _ = solve(X @ X.T, np.array([0, 20, 40]), np.inf)
-    assert solutions[0].converged
-    assert np.isfinite(solutions[0].beta).all()
+RNG = np.random.default_rng(0)
+INDEFINITE = RNG.normal(size=(40, 40)).astype(np.float32).astype(float)
+FAR_APART = RNG.normal(size=(40, 2)) + np.repeat([[-4], [4]], 20, axis=0)
 
 
-def test_indefinite_kernel_comes_to_an_end(kind, small_sets):
-    rng = np.random.default_rng(0)
-    A = rng.normal(size=(60, 60)).astype(np.float32).astype(float)
-    solutions, _ = solve(A + A.T, np.array([0, 30, 60]), 10.0, kind, max_iter=100_000)
-    beta = solutions[0].beta
-    assert np.abs(beta).max() <= 10.0
-    assert abs(beta.sum()) < 1e-6
-
-
-def test_equal_samples_of_both_classes_come_to_an_end():
-    K = np.ones((20, 20))
-    solutions, _ = solve(K, np.array([0, 10, 20]), 3.0)
-    assert solutions[0].converged
-    assert abs(solutions[0].beta.sum()) < 1e-9
+@pytest.mark.parametrize(
+    ("K", "C"),
+    [
+        (INDEFINITE + INDEFINITE.T, 10.0),
+        (np.ones((40, 40)), 3.0),
+        (FAR_APART @ FAR_APART.T, np.inf),
+    ],
+    ids=["indefinite", "equal samples of both classes", "no bounds"],
+)
+def test_what_has_no_single_optimum_or_no_bounds_comes_to_an_end(K, C, kind, small_sets):
+    (solution,), _ = solve(K, np.array([0, 20, 40]), C, kind, max_iter=100_000)
+    assert solution.converged and np.isfinite(solution.beta).all()
+    assert np.abs(solution.beta).max() <= C
+    assert abs(solution.beta.sum()) < 1e-9
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 9])
@@ -344,26 +320,27 @@ def test_a_number_that_is_not_finite_is_an_error(where, value, kind, small_sets)
         solve(K, starts, 1.0, kind)
 
 
-def test_steps_ahead_save_sets_where_C_is_large(small_sets, monkeypatch):
-    K, starts = problem(sizes=(60, 60))
-    fast, _ = solve(K, starts, 1e3, Asked)
-    monkeypatch.setattr(binary.TwoStep, "ahead", lambda *_: None)
-    slow, _ = solve(K, starts, 1e3, Asked)
-    assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-4)
-    assert fast[0].steps < slow[0].steps / 2
+LINEAR = np.random.default_rng(0).normal(size=(120, 4))
 
 
-def test_free_samples_together_save_steps_where_single_ones_creep(kind, small_sets, monkeypatch):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(120, 4))
-    starts = np.array([0, 60, 120])
-    K = (X @ X.T).astype(np.float32).astype(float)
-    fast, _ = solve(K, starts, 100.0, kind, tol=1e-6)
-    monkeypatch.setattr(binary, "_FREE_VALUES_PER_STEP_VALUE", 0)
-    slow, _ = solve(K, starts, 100.0, kind, tol=1e-6)
+@pytest.mark.parametrize(
+    ("K", "C", "name", "without"),
+    [
+        (problem(sizes=(60, 60))[0], 1e3, "TwoStep.ahead", lambda *_: None),
+        ((LINEAR @ LINEAR.T).astype(np.float32), 100.0, "_FREE_VALUES_PER_STEP_VALUE", 0),
+    ],
+    ids=["where C is large", "where single samples creep"],
+)
+def test_steps_ahead_and_of_all_free_samples_save_steps(
+    K, C, name, without, kind, small_sets, monkeypatch
+):
+    K, starts = K.astype(float), np.array([0, 60, 120])
+    fast, _ = solve(K, starts, C, kind, tol=1e-6)
+    assert_optimal(K, starts, C, fast, 2e-6)
+    monkeypatch.setattr(f"gpurbf.svm.binary.{name}", without)
+    slow, _ = solve(K, starts, C, kind, tol=1e-6)
     assert fast[0].objective == pytest.approx(slow[0].objective, rel=1e-6)
     assert fast[0].steps < slow[0].steps / 2
-    assert_optimal(K, starts, 100.0, fast, 2e-6)
 
 
 def test_a_pair_can_be_ended_from_outside(kind, small_sets):
@@ -376,19 +353,14 @@ def test_a_pair_can_be_ended_from_outside(kind, small_sets):
     assert all(truth["feasible"] for _, truth in judged(K, starts, 10.0, solutions))
 
 
-def test_pairs_that_have_not_begun_can_be_left_out(monkeypatch):
-    monkeypatch.setattr(pairs, "_MIN_THREADED", 10**6)
-    K, starts = problem()
-    solutions, _ = solve(K, starts, 1.0, solved=lambda *_: True)
-    assert [solution.steps > 0 for solution in solutions] == [True, False, False]
-
-
-@pytest.mark.parametrize("rounding", [0.0, 1e-3])
-def test_pairs_that_begin_in_one_call_are_left_out_alike(rounding, monkeypatch):
-    """Also those that have not ended by then, or whose rounding is still to be looked after."""
-    monkeypatch.setattr(_smo_kernels, "MIN_STEPS_PER_CALL", 1)
+@pytest.mark.parametrize(
+    ("C", "tol", "rounding"), [(1.0, 1e-3, 0.0), (10.0, 1e-3, 1e-3), (1e6, 1e-8, 0.0)]
+)
+def test_pairs_that_have_not_begun_can_be_left_out(C, tol, rounding, monkeypatch):
+    """Of those that begin in one call, too: ended, not ended, or of rounding to be looked after."""
+    if C > 1:
+        monkeypatch.setattr(_smo_kernels, "MIN_STEPS_PER_CALL", 1)
     K, starts = problem(sizes=(40,) * 4)
-    C, tol = (10.0, 1e-3) if rounding else (1e6, 1e-8)
     options = {"rounding": rounding, "tol": tol, "solved": lambda p, _: p == 1}
     solutions, _ = solve(K, starts, C, **options)
     assert [found.steps > 0 for found in solutions] == [True, True, False, False, False, False]

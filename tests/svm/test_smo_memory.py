@@ -11,8 +11,7 @@ from gpurbf.svm import row_cache
 @pytest.mark.parametrize("sizes", [[6000] * 10, [5000, 7, 300, 1], [40] * 300, [3, 2]])
 @pytest.mark.parametrize("n_bytes", [1, 1e6, 2e8])
 def test_no_two_caches_share_a_number_and_those_in_use_have_their_least(sizes, n_bytes):
-    rng = np.random.default_rng(0)
-    in_use = 4
+    rng, in_use = np.random.default_rng(0), 4
     budget = row_cache.Budget(sizes, n_bytes, in_use)
     least = 4 * in_use * row_cache.MIN_ROWS * max(sizes)
     assert budget.size * 4 <= n_bytes + 2 * least
@@ -41,13 +40,10 @@ def test_no_two_caches_share_a_number_and_those_in_use_have_their_least(sizes, n
 
 def test_caches_that_nobody_uses_give_way_the_longest_unused_first():
     budget = row_cache.Budget([100] * 3, 4 * 100 * 240, 1)
-    caches = []
-    for c in range(3):
-        pieces, _ = budget.take(80, 100, 0)
-        caches.append(SimpleNamespace(pieces=pieces))
-        budget.park(c, caches[-1])
-    again = budget.fetch(0)
-    budget.park(0, again)
+    caches = [SimpleNamespace(pieces=budget.take(80, 100, 0)[0]) for _ in range(3)]
+    for c, cache in enumerate(caches):
+        budget.park(c, cache)
+    budget.park(0, budget.fetch(0))
     pieces, _ = budget.take(50, 100, 0)
     assert budget.fetch(1) is None and set(pieces) <= set(caches[1].pieces)
     assert budget.fetch(2) is caches[2] and budget.fetch(0) is caches[0]

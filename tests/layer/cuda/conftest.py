@@ -14,8 +14,8 @@ import pytest
 from gpurbf.layer.backends.cuda import device
 
 # Numba's simulator compiles nothing.
-COMPILED = ["test_cuda_launch.py", "test_cuda_ptx.py"]
-collect_ignore = COMPILED if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1" else ["simulated"]
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+collect_ignore = ["test_cuda_ptx.py" if SIMULATED else "simulated"]
 
 
 def sm(capability):

@@ -6,6 +6,8 @@ the registers of all 32 lanes are gathered from the addresses that the real kern
 A (16 × 32) and B (32 × 8) as the PTX manual states, and multiplied; a lane keeps its own outputs.
 """
 
+import functools
+
 import numpy as np
 
 from gpurbf.layer.backends.cuda.kernels.outputs import column_of
@@ -119,20 +121,24 @@ def mma(a, b):
     return A @ B
 
 
-def _tensor_cores():
-    def step(acc, memory, a, c, lane):
-        pitch, acc = PITCH // 4, acc.copy()
-        a, c = a - places(pitch, LOAD_A)[lane], c - places(pitch, LOAD_B)[lane]
-        A = [_deal(memory, a + 16 * i * pitch, pitch, LOAD_A) for i in range(4)]
-        twice = [_deal(memory, c + 16 * j * pitch, pitch, LOAD_B) for j in range(2)]
-        B = [both[:, e : e + 2] for both in twice for e in (0, 2)]
-        for i in range(4):
-            for j in range(4):
-                own = mma(A[i], B[j])[fragments(lane)[2]]  # two of one row, two of another
-                acc[2 * i : 2 * i + 2, 2 * j : 2 * j + 2] += own.reshape(2, 2)
-        return acc
+@functools.lru_cache(8)
+def _of_warp(memory, a, c):
+    """All that a warp multiplies, (4, 4, 16, 8), from the bytes of shared memory.
 
-    return step
+    Its lanes come one after the other, each for the same.
+    """
+    words, pitch = np.frombuffer(memory, np.int32), PITCH // 4
+    A = [_deal(words, a + 16 * i * pitch, pitch, LOAD_A) for i in range(4)]
+    twice = [_deal(words, c + 16 * j * pitch, pitch, LOAD_B) for j in range(2)]
+    B = [both[:, e : e + 2] for both in twice for e in (0, 2)]
+    return np.array([[mma(rows, columns) for columns in B] for rows in A])
+
+
+def _tensor_cores(acc, memory, a, c, lane):
+    first_a, first_c = (places(PITCH // 4, load)[lane] for load in (LOAD_A, LOAD_B))
+    own = _of_warp(memory.tobytes(), a - first_a, c - first_c)[:, :, *fragments(lane)[2]]
+    # Of each product two of one row, two of another.
+    return acc + own.reshape(4, 4, 2, 2).swapaxes(1, 2).reshape(8, 8).astype(acc.dtype)
 
 
 def products(product, R):
@@ -141,7 +147,7 @@ def products(product, R):
     def zeros(memory):
         return np.zeros((R, R), memory.dtype)
 
-    return zeros, _tensor_cores() if product == "mma" else _scalar(product, R)
+    return zeros, _tensor_cores if product == "mma" else _scalar(product, R)
 
 
 def functions(R):

@@ -1,22 +1,34 @@
-"""What the CUDA kernels are compiled to, without a GPU: PTX by NVVM, machine code by ptxas."""
+"""What the CUDA kernels are compiled to, without a GPU: PTX by NVVM, machine code by ptxas.
+
+And what stands before the first launch: small grids, and the libraries that compile.
+"""
 
 import functools
 import importlib
+import os
 import re
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
+import standin
+from callers import run_python
 from llvmlite import ir
 from numba import typeof, types
 
+from benchmarks import _cuda_naive_kernels
+from gpurbf import BackendUnavailable
 from gpurbf.layer.activation import FORMS, Epilogue
+from gpurbf.layer.backends.cuda import numba_cuda
 from gpurbf.layer.backends.cuda.kernels import profiles, tile, warps
 from gpurbf.layer.backends.cuda.kernels.profiles import NUMBERS
 from gpurbf.layer.backends.cuda.kernels.registers import asm
 from gpurbf.runtime.jit import cuda_api
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import Recorder
 from gpurbf.svm import _cuda_smo_kernels, cuda_pairs
 
 # As numba-cuda compiles for a device: from 9.0 on for its architecture alone.
@@ -46,23 +58,20 @@ def ptx(compiled):
     """A function that compiles a variant of the tile for a compute capability, once."""
 
     @functools.cache
-    def build(name, capability):
+    def build(name, capability, form=None, profile="gaussian"):
         if capability < (8, 0) and name.startswith("mma"):
             pytest.skip("mma: needs compute capability 8.0")
-        name, _, profile = name.partition("+")
-        product, word, real, shape, *_ = VARIANTS[name.removesuffix("-root")]
+        product, word, real, shape, *_ = VARIANTS[name]
         word, real = getattr(types, word), getattr(types, real)
         term = types.int32 if word == types.int32 else real
-        number, integer = types.float64, types.int64
-        fields = [integer, number, integer, integer, number, number, integer]
         signature = (
-            word[:, ::1], word[:, ::1], term[::1], term[::1], types.NamedTuple(fields, Epilogue),
-            real[:, ::1], real[:, ::1], number[:, :, ::1],
+            word[:, ::1], word[:, ::1], term[::1], term[::1],
+            typeof(Epilogue(1, 1.0, 1, 1, 1.0, 1.0, 1)),
+            real[:, ::1], real[:, ::1], types.float64[:, :, ::1],
         )  # fmt: skip
-        form = FORMS["squared" if product == "multiply" else "dot"]
-        form = FORMS["root"] if name.endswith("-root") else form
+        form = FORMS[form or ("squared" if product == "multiply" else "dot")]
         mode = tile.STORE if "-stored" in name else tile.SCORES
-        consumer = tile.Consumer(mode, form, NUMBERS[profile or "gaussian"], real.bitwidth // 8)
+        consumer = tile.Consumer(mode, form, NUMBERS[profile], real.bitwidth // 8)
         kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0), consumer)
         return compiled(kernel, signature, capability)
 
@@ -78,19 +87,17 @@ def steps_ptx(compiled):
         # Functions that kernels call are compiled once, for the GPU of the first.
         for module in (warps, _cuda_smo_kernels):
             importlib.reload(module)
-        kernel = getattr(_cuda_smo_kernels, name)
+        kernels = MagicMock(Pairs=_cuda_smo_kernels.Pairs)
         K = SimpleNamespace(xp=np, dtype=np.dtype(real), diagonal=np.zeros(4))
         problems = cuda_pairs.problems_of(np.array([0, 2, 4]), np.ones(4), [(0, 1)])
         rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.1, 0.1, 1, 0.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cuda_api, "argument", lambda array: array)
             patch.setattr(cuda_api, "current_stream", lambda: 0)
-            for step in ("select", "gather", "inner", "update"):
-                patch.setattr(_cuda_smo_kernels, step, MagicMock())
-            rounds = cuda_pairs.Rounds(K, problems, 1, rules)
-            rounds.step(np.zeros(1, np.int32))
-            launch = getattr(_cuda_smo_kernels, name).__getitem__.return_value
-        return compiled(kernel, tuple(map(typeof, launch.call_args.args)), capability)
+            patch.setattr(cuda_pairs, "cuda_smo_kernels", kernels)
+            cuda_pairs.Rounds(K, problems, 1, rules).step(np.zeros(1, np.int32))
+        given = getattr(kernels, name).__getitem__.return_value.call_args.args
+        return compiled(getattr(_cuda_smo_kernels, name), tuple(map(typeof, given)), capability)
 
     return build
 
@@ -102,7 +109,8 @@ def blocks(text):
 
 @pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
+def test_all_is_in_registers_and_the_inner_loop_arithmetic_on_vector_loads(ptx, name, capability):
+    """Or in shared memory, or at 64-bit addresses."""
     instruction, count = VARIANTS[name][4:]
     text = ptx(name, capability)
     reading = (part for part in blocks(text) if re.search(r"ld\.shared|ldmatrix", part))
@@ -120,12 +128,6 @@ def test_inner_loop_is_arithmetic_on_vector_loads(ptx, name, capability):
         assert len(loads) == 2 * rows * passes
         assert all(re.fullmatch(r"ld\.shared\.v(4|2)\.\w(32|64)", load) for load in loads)
     assert "ld.global" not in loop
-
-
-@pytest.mark.parametrize("capability", CAPABILITIES, ids=str)
-@pytest.mark.parametrize("name", VARIANTS)
-def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name, capability):
-    text = ptx(name, capability)
     assert not re.search(LOCAL, text)
     assert set(re.findall(r"\.extern \.shared \.align (\d+)", text)) == {"16"}
     assert set(re.findall(r"(?:ld|st)\.global[^\[]*\[%([a-z]+)\d+", text)) == {"rd"}
@@ -135,14 +137,17 @@ def test_everything_is_in_registers_shared_memory_or_64_bit_addresses(ptx, name,
     assert "div.s64" not in text.split("bar.sync")[1]
 
 
-@pytest.mark.parametrize("name, most", [("mma", 10), ("mma-stored", 11), ("mma-stored-root", 15)])
-def test_an_activation_is_few_instructions(ptx, name, most):
+@pytest.mark.parametrize(
+    "name, of, most",
+    [("mma", {}, 10), ("mma-stored", {}, 11), ("mma-stored", {"form": "root"}, 15)],
+)
+def test_an_activation_is_few_instructions(ptx, name, of, most):
     """From the last product to the first barrier or the end: the terms, the activations and what
     takes them, which is all of storing H, or the first output of H @ W.
 
     Of PTX, from which ptxas makes about as many for sm_90 (seen in the machine code).
     """
-    (text,) = (part for part in ptx(name, HOPPER).split("bar.sync") if "ex2.approx" in part)
+    (text,) = (part for part in ptx(name, HOPPER, **of).split("bar.sync") if "ex2.approx" in part)
     instructions = re.findall(r"^\t\S.*;$", text, re.MULTILINE)
     assert len(re.findall("ex2.approx", text)) == 64
     assert len(instructions) / 64 <= most, len(instructions) / 64
@@ -151,7 +156,7 @@ def test_an_activation_is_few_instructions(ptx, name, most):
 @pytest.mark.parametrize("name", ["mma", "float64"])
 @pytest.mark.parametrize("profile", ["multiquadric", "thin-plate", "poly", "sigmoid"])
 def test_activations_of_any_profile_are_in_registers(ptx, name, profile):
-    assert not re.search(LOCAL, ptx(f"{name}+{profile}", HOPPER))
+    assert not re.search(LOCAL, ptx(name, HOPPER, profile=profile))
 
 
 @pytest.mark.parametrize("name", ["mma-stored", "float32", "mma"])
@@ -240,3 +245,66 @@ def test_what_a_warp_does_together_depends_on_no_more_branches(text, together):
     function = ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), ()), "f")
     asm(ir.IRBuilder(function.append_basic_block()), text, ir.VoidType(), "", (), True)
     assert ("convergent" in str(function)) == together
+
+
+def test_a_small_grid_is_no_warning_unless_a_user_wants_one(monkeypatch):
+    _cuda_naive_kernels.pairs[1, 64]  # warnings are errors
+    monkeypatch.setenv("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "1")
+    monkeypatch.setattr(cuda_api.settings, "CUDA_LOW_OCCUPANCY_WARNINGS", 1)
+    importlib.reload(cuda_api)
+    assert cuda_api.settings.CUDA_LOW_OCCUPANCY_WARNINGS == 1
+
+
+def test_a_missing_compiler_is_named_with_what_brings_it(monkeypatch):
+    missing = Mock(side_effect=OSError("libnvvm.so: cannot open shared object file"))
+    monkeypatch.setitem(sys.modules, "cupy", standin.make()["cupy"])
+    monkeypatch.setattr(cuda_api, "find_compiler", missing)
+    words = r'libNVVM.*libnvvm\.so.*pip install "\.\[cuda12\]".*\.\[cuda13\].*CUDA_HOME'
+    with pytest.raises(BackendUnavailable, match=words):
+        numba_cuda.load()
+
+
+def test_the_compiler_is_looked_for_where_numba_finds_it(compiled):
+    cuda_api.find_compiler()
+
+
+@pytest.mark.parametrize(
+    "home, nvcc, found", [("", True, True), ("", False, False), ("mine", True, False)]
+)
+def test_a_toolkit_is_found_by_its_nvcc(monkeypatch, tmp_path, home, nvcc, found):
+    """What numba-cuda does with NVRTC from a wheel and libNVVM in a toolkit alone."""
+    toolkit = str(tmp_path)
+    path = f"{toolkit}/bin/nvcc" if nvcc else None
+    monkeypatch.setattr(cuda_api.shutil, "which", lambda *_, **__: path)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("CUDA_HOME", home)
+    if not home:
+        monkeypatch.delenv("CUDA_HOME")
+
+    def load():
+        if os.environ.get("CUDA_HOME") != toolkit:
+            raise OSError("nvrtc found via site-packages, cannot infer CUDA_HOME")
+
+    monkeypatch.setattr(cuda_api, "_load_compiler", load)
+    with nullcontext() if found else pytest.raises(OSError, match="cannot infer"):
+        cuda_api.find_compiler()
+    assert os.environ.get("CUDA_HOME", "") == (toolkit if found else home)
+
+
+def test_kernels_compile_where_numpy_has_no_row_stack(compiled):
+    """As from NumPy 2.5 on, which Numba itself knows; numba-cuda up to 0.30.4 does not."""
+    run_python("""
+        import numba.np.arrayobj, numpy as np, scipy.linalg
+        vars(np).pop('row_stack', None)
+        from gpurbf.runtime.jit import cuda_api
+        kernel = cuda_api.jit(lambda: None).py_func
+        assert cuda_api.cuda.compile_ptx(kernel, (), cc=(9, 0))
+        assert not hasattr(np, 'row_stack')
+    """)
+
+
+def test_a_kernel_of_a_device_is_itself_where_a_profile_records():
+    """A profile wraps kernels that run without Python's lock; these are launched with a grid."""
+    steps = lazy_module("gpurbf.svm._cuda_smo_kernels")
+    with Recorder():
+        assert steps.select[1, 32].dispatcher is steps.select

@@ -18,7 +18,6 @@ from gpurbf import BackendUnavailable, config_context
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.cuda import cupy_
 from gpurbf.layer.layer import HiddenLayer
-from tests import conftest
 from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
     assert_close,
     assert_exact,
@@ -206,12 +205,14 @@ def test_the_estimators_give_numpy_s_answers_and_travel(cupy, name, dtype):
 
 
 def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
+    """Without numba-cuda the CPU steps, and it is said."""
     monkeypatch.setattr("gpurbf.svm.binary.MAX_SINGLE_SET", 40)
     monkeypatch.setattr("gpurbf.svm.binary.WORKING_SET_LIMITS", (32, 32))
     monkeypatch.setattr("gpurbf.svm.pairs.MAX_MATRIX", 0)
     X, y = X_DIGITS[Y_DIGITS < 5].astype(np.uint8), Y_DIGITS[Y_DIGITS < 5]
     with config_context(gpu_memory=1.5):
         model = gpurbf.SVC(C=10, gamma=0.001, cache_size=0.2, backend="cupy").fit(X, y)
+    assert "steps on the CPU: those on the GPU need numba-cuda (the stand-in" in model.backend_info_
     assert max(pool.peak for pool in cupy.gpu.pools) <= 1.5 * 2**20
     copies = sorted(cupy.gpu.copies, reverse=True)
     expected = gpurbf.SVC(C=10, gamma=0.001, backend="numpy").fit(X, y)
@@ -227,13 +228,6 @@ def test_the_rows_of_svc_stay_on_the_device(cupy, monkeypatch):
     )
 
 
-def test_auto_takes_the_gpu_where_the_work_outweighs_the_transfer(cupy, monkeypatch):
-    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
-    C = data(np.float32, m=120)[1]
-    assert HiddenLayer(C, GAUSSIAN).backend.name == "cupy"
-    assert HiddenLayer(C[:50], GAUSSIAN).backend.name != "cupy"
-
-
 def test_the_stand_in_has_no_name_that_cupy_lacks():
     real, fake = pytest.importorskip("cupy"), standin.make()["cupy"]
 
@@ -247,14 +241,6 @@ def test_the_stand_in_has_no_name_that_cupy_lacks():
     compare(fake, real, "cupy")
     for name in vars(standin.ndarray):
         assert name.startswith("_") or name == "gpu" or hasattr(real.ndarray, name), name
-
-
-def test_what_cupy_s_compiled_code_warns_of_is_no_error_of_its_caller(monkeypatch):
-    lines, config = [], types.SimpleNamespace(addinivalue_line=lambda *line: lines.append(line))
-    for there in (None, object()):
-        monkeypatch.setattr(conftest.importlib.util, "find_spec", lambda name, found=there: found)
-        conftest.pytest_configure(config)
-    assert lines == [("filterwarnings", "default::DeprecationWarning")]
 
 
 def test_without_a_gpu_there_is_an_install_line(monkeypatch):

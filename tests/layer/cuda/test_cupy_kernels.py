@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
 import standin
 from standin.kernels import TYPES
 
@@ -20,19 +21,16 @@ from gpurbf.layer.backends.cuda import cupy_kernels
 
 ON_HOST = Path(__file__).parent / "on_host.cpp"
 GAUSSIAN = cupy_kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0, np.float32)
-ACTIVATIONS = [
-    *(Activation("euclidean", name) for name in ("gaussian", "laplacian", "triangular",
-      "multiquadric", "inverse-multiquadric", "thin-plate")),
-    *(Activation("dot", name, 1.0, 0.5, 5) for name in ("linear", "poly", "sigmoid")),
-]  # fmt: skip
-# Dtypes of products, terms and activations.
-KINDS = {
-    "codes": (np.int32, np.int32, np.float32),
-    "codes-float64": (np.int32, np.int32, np.float64),
-    "wide-codes": (np.int32, np.float64, np.float32),
-    "float32": (np.float32, np.float32, np.float32),
-    "float64": (np.float64, np.float64, np.float64),
-}
+PROFILES = {"euclidean": reference.PROFILES, "dot": reference.DOT_PROFILES}
+# Dtypes of products, terms and activations: of codes, of those with many inputs, and of others.
+CODES = np.int32, np.int32, np.float32
+KINDS = [
+    CODES,
+    (np.int32, np.int32, np.float64),
+    (np.int32, np.float64, np.float32),
+    (np.float32,) * 3,
+    (np.float64,) * 3,
+]
 ROWS = [
     (np.uint8, np.int8, np.int32, None),
     (np.uint8, np.uint8, np.int32, None),
@@ -47,15 +45,16 @@ def sources():
     """Each text and the name of its kernel."""
     for row in ROWS:
         yield "gpurbf_rows", cupy_kernels.rows_source(*row)
-    for kind in KINDS.values():
+    for kind in KINDS:
         yield "gpurbf_outputs", cupy_kernels.outputs_source(GAUSSIAN.statements, *kind)
         yield "gpurbf_scores", cupy_kernels.scores_source(GAUSSIAN.statements, *kind, 10)
-    for activation in ACTIVATIONS:
+    for metric, name in ((metric, name) for metric, names in PROFILES.items() for name in names):
+        activation = Activation(metric, name, 1.0, 0.5, 5)
         text = cupy_kernels.rule(activation, 1, 1.0, np.float32).statements
-        yield "gpurbf_scores", cupy_kernels.scores_source(text, *KINDS["codes"], 16)
+        yield "gpurbf_scores", cupy_kernels.scores_source(text, *CODES, 16)
 
 
-@pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_100"])
+@pytest.mark.parametrize("architecture", ["compute_75", "compute_90", "compute_100"])
 def test_nvrtc_compiles_every_kernel_without_local_memory(architecture):
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     try:
@@ -72,8 +71,8 @@ def test_nvrtc_compiles_every_kernel_without_local_memory(architecture):
 
     for name, text in sources():
         _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
-        ptx = architecture.replace("sm_", "compute_")
-        (status,) = nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture={ptx}".encode()])
+        option = f"--gpu-architecture={architecture}".encode()
+        (status,) = nvrtc.nvrtcCompileProgram(program, 1, [option])
         log = said(program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
         assert int(status) == 0, log
         compiled = said(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX)

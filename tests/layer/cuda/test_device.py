@@ -4,6 +4,7 @@ What is counted is what the stand-in sees; what it costs in time was not measure
 """
 
 import os
+from itertools import combinations
 
 import joblib
 import numpy as np
@@ -14,10 +15,12 @@ from sklearn.datasets import load_digits
 from standin import GAUSSIAN
 
 import gpurbf
-from gpurbf import config_context
+from gpurbf import BackendUnavailable, config_context
+from gpurbf.layer import backends
 from gpurbf.layer.backends.cuda import cupy_, device
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.stages import FENCES, Recorder
+from gpurbf.svm import cuda_pairs
 from tests.layer.test_layer import data
 
 DIGITS, LABELS = load_digits(return_X_y=True)
@@ -30,7 +33,7 @@ def samples_and_layer(dtype=np.float32, gamma=GAUSSIAN.gamma, **sizes):
     return X, HiddenLayer(C, GAUSSIAN._replace(gamma=gamma), backend="cupy")
 
 
-def test_samples_cross_once_and_h_never(cupy):
+def test_samples_cross_once_and_h_never_and_free_memory_is_asked_for_once(cupy):
     X, m, k = PIXELS, 100, 10
     model = gpurbf.RBFClassifier(m, gamma=0.001, backend="cupy", random_state=0).fit(X, LABELS)
     # Samples, those of the shift, of the calibration and 64 whose rounding is measured; targets and
@@ -43,11 +46,13 @@ def test_samples_cross_once_and_h_never(cupy):
     assert 0.9 * bound < cupy.gpu.bytes("in") <= bound
     # W and means of H; of the calibration outputs and leverages, not H.
     assert cupy.gpu.bytes("out") <= 8 * m * (k + 3) + 8 * len(X) * (k + 1) + 100
-    cupy.gpu.copies.clear()
-    with Recorder() as recorder:
-        model.predict(X)
-    assert cupy.gpu.bytes("in") == X.nbytes + 4 * m * k
-    assert cupy.gpu.bytes("out") == 4 * len(X) * k
+    for weights, questions in ((4 * m * k, 2), (0, 1)):  # packed once
+        cupy.gpu.copies.clear()
+        asked = cupy.gpu.asked
+        with Recorder() as recorder:
+            model.predict(X)
+        assert cupy.gpu.bytes("in") == X.nbytes + weights
+        assert cupy.gpu.bytes("out") == 4 * len(X) * k and cupy.gpu.asked == asked + questions
     assert recorder.entries["host to device", "rows"].nbytes == X.nbytes
     assert recorder.entries["back and evaluate", "to host"].nbytes == 4 * len(X) * k
     assert len(FENCES) == 1  # what a profile waits for
@@ -55,8 +60,7 @@ def test_samples_cross_once_and_h_never(cupy):
 
 def test_a_layer_of_the_host_takes_no_samples_of_the_device(cupy):
     X, C = data(np.float32)
-    there = HiddenLayer(cupy.asarray(C), GAUSSIAN, backend="cupy")
-    assert type(there.centers) is np.ndarray
+    assert type(HiddenLayer(cupy.asarray(C), GAUSSIAN, backend="cupy").centers) is np.ndarray
     with pytest.raises(TypeError, match=r"X is on a GPU.*X\.get\(\)"):
         HiddenLayer(C, GAUSSIAN, backend="numpy").activations(cupy.asarray(X))
 
@@ -76,7 +80,7 @@ def consumers(layer, X):
 @pytest.mark.parametrize("consumer", range(3))
 def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_tiles, consumer):
     gpu = cupy.gpu
-    X, layer = samples_and_layer(N=200)
+    X, layer = samples_and_layer(N=120)
     run = consumers(layer, X)[consumer]
     expected = run()
     (pool,) = (pool for pool in gpu.pools if pool.used)
@@ -96,31 +100,52 @@ def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_til
         assert len(gpu.calls) > tiles
         for a, b in zip(got, expected):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
-    gpu.fail_at = ()
+    gpu.failure, gpu.fail_at = KeyboardInterrupt, {gpu.n_allocations + used // 2}
+    with pytest.raises(KeyboardInterrupt):
+        run()
     assert pool.used == resident
+    for a, b in zip(run(), expected):
+        np.testing.assert_array_equal(a, b)
 
 
-def test_memory_that_does_not_hold_a_row_says_what_to_do(cupy):
+# What happens to the GPU once it is in use, or what is set, the error and what it says.
+REFUSALS = {
+    "full": ({"fail_above": 100}, MemoryError, r"one row.*GPURBF_GPU_MEMORY.*backend='numba'"),
+    # Its arrays are elsewhere, and what was chosen is for the first.
+    "another device": ({"device": 1}, BackendUnavailable, r"device 1 .*VISIBLE_DEVICES=1"),
+    "forked": ({}, RuntimeError, r"forked after its parent had used the GPU.*loky"),
+    **dict.fromkeys(["much", "-1", "nan", "inf"], ({}, ValueError, "GPU_MEMORY must be a number")),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_a_gpu_cannot_do_is_an_error_that_says_what_to_do(cupy, monkeypatch, what):
     X, layer = samples_and_layer()
-    layer.activations(X[:1])
-    cupy.gpu.fail_above = 100
-    with pytest.raises(MemoryError, match=r"one row.*GPURBF_GPU_MEMORY.*backend='numba'"):
+    layer.activations(X)
+    changed, error, words = REFUSALS[what]
+    vars(cupy.gpu).update(changed)
+    if what == "forked":
+        parent = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    elif not changed:
+        monkeypatch.setenv("GPURBF_GPU_MEMORY", what)
+    with pytest.raises(error, match=words):
         layer.activations(X)
-    with pytest.raises(MemoryError, match="37 centers of 21 inputs"):
-        HiddenLayer(layer.centers, GAUSSIAN, backend="cupy").activations(X)
+    if what == "full":
+        with pytest.raises(error, match="37 centers of 21 inputs"):
+            HiddenLayer(layer.centers, GAUSSIAN, backend="cupy").activations(X)
 
 
 @pytest.mark.parametrize("how", ["config", "environment"])
 def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
     X, layer = samples_and_layer(N=20_000, m=100)
     megabytes, runs = 2, consumers(layer, X)
-    if how == "environment":
-        monkeypatch.setenv("GPURBF_GPU_MEMORY", str(megabytes))
-    with config_context(**({"gpu_memory": megabytes} if how == "config" else {})):
+    monkeypatch.setenv("GPURBF_GPU_MEMORY", "2" if how == "environment" else "0")
+    with config_context(gpu_memory=megabytes if how == "config" else None):
         limited = [A for run in runs for A in run()]
     peak = max(pool.peak for pool in cupy.gpu.pools)
     assert 0.3 * megabytes * 2**20 < peak <= megabytes * 2**20
-    monkeypatch.delenv("GPURBF_GPU_MEMORY", raising=False)
+    monkeypatch.delenv("GPURBF_GPU_MEMORY")
     for a, b in zip(limited, [A for run in runs for A in run()]):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
 
@@ -137,35 +162,6 @@ def test_memory_is_kept_between_calls_within_the_budget(cupy):
     with config_context(gpu_memory=1):
         layer.matvec(X[:50], np.ones((60, 2)))
     assert pool.total_bytes() <= 1 << 20
-
-
-def test_an_interrupt_leaves_no_memory_behind(cupy, small_tiles):
-    (X, layer), gpu = samples_and_layer(N=500), cupy.gpu
-    expected = layer.activations(X)
-    used = sum(pool.used for pool in gpu.pools)
-    gpu.failure, gpu.fail_at = KeyboardInterrupt, {gpu.n_allocations + 12}
-    with pytest.raises(KeyboardInterrupt):
-        layer.activations(X)
-    assert sum(pool.used for pool in gpu.pools) == used
-    np.testing.assert_array_equal(layer.activations(X), expected)
-
-
-def test_a_forked_process_is_told_so(cupy, monkeypatch):
-    X, layer = samples_and_layer()
-    layer.activations(X)
-    parent = os.getpid()
-    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
-    with pytest.raises(RuntimeError, match=r"forked after its parent had used the GPU.*loky"):
-        layer.activations(X)
-
-
-def test_another_device_is_refused_by_name(cupy):
-    """Its arrays are elsewhere, and what was chosen is for the first."""
-    X, layer = samples_and_layer()
-    layer.activations(X)
-    cupy.gpu.device = 1
-    with pytest.raises(gpurbf.BackendUnavailable, match=r"device 1 .*VISIBLE_DEVICES=1"):
-        layer.activations(X)
 
 
 @pytest.mark.parametrize(
@@ -190,14 +186,6 @@ def test_joblib_tells_its_workers_their_number(monkeypatch):
     n_jobs = min(2, joblib.cpu_count())
     found = joblib.Parallel(n_jobs)(joblib.delayed(device.processes)() for _ in range(2))
     assert found == [n_jobs] * 2 or n_jobs == 1
-
-
-@pytest.mark.parametrize("text", ["much", "-1", "nan", "inf"])
-def test_the_environment_s_memory_is_checked(cupy, monkeypatch, text):
-    monkeypatch.setenv("GPURBF_GPU_MEMORY", text)
-    X, layer = samples_and_layer()
-    with pytest.raises(ValueError, match="GPURBF_GPU_MEMORY must be a number"):
-        layer.activations(X)
 
 
 # Launches, copies, waits, blocks.
@@ -226,24 +214,15 @@ def test_resident_data_take_three_launches_a_tile_and_nobody_waits(cupy, dtype):
     assert counted(cupy.gpu, lambda: layer.gram(x, T, out=sums)) == (2 * 7, [1, 0, 0])
 
 
-def test_a_further_chunk_is_two_launches_more(cupy, monkeypatch):
+def test_a_further_chunk_is_two_launches_more_for_the_same_numbers(cupy, monkeypatch):
     """A chunk is some thousand rows, or more if their products are few bytes; MNIST has eight."""
     monkeypatch.setattr(cupy_, "_CHUNK_BYTES", 0)
     X, layer = samples_and_layer(np.uint8, 1e-5, N=20_000, m=60)
     x, W = cupy.asarray(X), OutputWeights(cupy.asarray(np.ones((60, 10))))
     assert counted(cupy.gpu, lambda: layer.matvec(x, W)) == (1 + 2 * 3, NOTHING_ELSE)
     assert {call[2] for call in cupy.gpu.calls} == {8192, 20_000 - 2 * 8192}
-
-
-def test_a_call_from_the_host_copies_in_and_out_and_asks_once_for_free_memory(cupy):
-    (X, layer), W = samples_and_layer(np.uint8, 1e-5, N=1000), np.ones((37, 10))
-    layer.matvec(X, W)
-    asked, crossed = cupy.gpu.asked, cupy.gpu.bytes("in")
-    assert counted(cupy.gpu, lambda: layer.matvec(X, W)) == (3, [2, 1, 0])
-    # Weights are packed once.
-    assert cupy.gpu.asked - asked == 2 and cupy.gpu.bytes("in") - crossed == 2 * X.nbytes
-    S = layer.matvec(X, 2 * W)
-    np.testing.assert_allclose(S, 2 * layer.matvec(X, W), rtol=1e-6)
+    whole, rest = (layer.matvec(rows, W).get() for rows in (x, x[8192:]))
+    np.testing.assert_array_equal(whole[8192:], rest)
 
 
 # Launches, copies and waits of a fit of 1,797 digits and of a prediction, from the host and of what
@@ -274,3 +253,22 @@ def test_the_estimators_take_no_more_than_they_did(cupy, model):
         launches, others = counted(cupy.gpu, lambda X=X: call(X))
         assert others[-1] == 0
         assert (np.array([launches, *others[:2]]) <= most).all(), (launches, others)
+
+
+def test_the_steps_of_svc_that_are_at_work_are_within_the_memory():
+    N, starts = 60_000, np.arange(0, 66_000, 6000)
+    problems = cuda_pairs.problems_of(starts, np.ones(N), list(combinations(range(10), 2)))
+    size = problems.sizes.max()
+    assert cuda_pairs.pairs_that_fit(N, 4, problems, 80e9) == 45
+    width = cuda_pairs.pairs_that_fit(N, 4, problems, 29e9)
+    assert 4 * N * N + width * size * (4 * size + 16) < 29e9 and width == 45
+    assert cuda_pairs.pairs_that_fit(N, 4, problems, 20e9) == 0
+
+
+def test_auto_takes_no_gpu_for_svc_and_does_not_ask_for_one(monkeypatch):
+    monkeypatch.setattr(backends, "no_gpu", lambda: None)
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
+    for name in backends.GPUS:
+        monkeypatch.setitem(backends.LOADERS, name, lambda name=name: pytest.fail(name))
+    model = gpurbf.SVC(gamma=1e-3).fit(PIXELS[:200], LABELS[:200])
+    assert model.backend_ in backends.CPUS and "a GPU only by name" in model.backend_info_

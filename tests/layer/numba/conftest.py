@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpurbf.layer.backends.numba import cpu_kernel
@@ -31,16 +32,22 @@ def behind_library(tmp_path_factory):
         environment = os.environ | {variable: str(library), "PYTHONPATH": path}
         environment.pop(cpu_kernel.VARIABLE, None)
         environment.pop("PYTEST_ADDOPTS", None)  # .ci/run's, for a plugin that is left out here
-
-        def run(*arguments):
-            command = [sys.executable, *arguments]
-            return subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True
-            )
-
-        return run
+        options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
+        return lambda *arguments: subprocess.run([sys.executable, *arguments], **options)
 
     return make
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def dtype(request):
+    """The dtypes of activations, in turn."""
+    return request.param
+
+
+@pytest.fixture(params=["euclidean", "manhattan", "dot"])
+def metric(request):
+    """The metrics in turn."""
+    return request.param
 
 
 @pytest.fixture(params=list(cpu_kernel.KERNELS))

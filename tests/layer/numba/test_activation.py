@@ -9,9 +9,7 @@ from callers import run_python
 from gpurbf.layer.activation import FORMS, Epilogue
 from gpurbf.layer.backends.numba.activation_kernels import LOOPS, epilogue_rows, profile_address
 from tests import reference
-from tests.layer.numba.test_microkernels import arm_loops
-
-DTYPES = (np.float32, np.float64)
+from tests.layer.numba.test_microkernels import inner_loop
 
 
 def rule(terms, out, alpha, factor, form, profile, *scalars):
@@ -56,48 +54,42 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", EXACT)
 def test_profiles_are_within_two_ulps_over_their_whole_range(profile, dtype):
     exact, *largest = EXACT[profile]
-    x = spread(dtype, np.finfo(dtype).tiny, largest[DTYPES.index(dtype)])
+    x = spread(dtype, np.finfo(dtype).tiny, largest[dtype == np.float64])
     x = np.concatenate([x, -x]) if profile == "sigmoid" else x
     assert ulps(run(profile, x), exact(x.astype(np.longdouble))) <= 2
 
 
-# Multiplications and additions in one, of each number: two for k and r each, the polynomial's.
-FUSED = {
-    ("gaussian", "4s"): 8,
-    ("gaussian", "2d"): 13,
-    ("sigmoid", "4s"): 14,
-    ("sigmoid", "2d"): 19,
-}
-
-
-# Prints what Numba writes of a profile. LLVM must not have optimized it, nor made code of it for an
+# Multiplications and additions in one, of each number, of profiles in float32 and float64: two for
+# k and r each, the polynomial's.
+FUSED = {"gaussian": {"4s": 8, "2d": 13}, "sigmoid": {"4s": 14, "2d": 19}}
+# Prints what Numba writes of profiles. LLVM must not have optimized it, nor made code of it for an
 # ARM CPU: that joins branches, after which tanh of float64 stays a call in the loop. And a process
 # that has compiled tanh and exp like this would keep them for its other kernels.
 WRITE = """
-import sys
 from numba import cfunc, types
 from gpurbf.layer.backends.numba.activation_kernels import LOOPS
-number = types.float32 if sys.argv[2] == "4s" else types.float64
-signature = types.void(types.CPointer(number), types.intp, types.float64, types.float64, types.intp)
-function = cfunc(signature, fastmath={"contract"}, error_model="numpy")(LOOPS[sys.argv[1]])
-print(function._library.get_llvm_str())
+for profile in ("gaussian", "sigmoid"):  # as in FUSED
+    for number in (types.float32, types.float64):
+        arguments = types.CPointer(number), types.intp, types.float64, types.float64, types.intp
+        write = cfunc(types.void(*arguments), fastmath={"contract"}, error_model="numpy")
+        print(write(LOOPS[profile])._library.get_llvm_str(), "; END")
 """
 
 
-@pytest.mark.parametrize("profile, lanes", FUSED)
-def test_on_arm_exponentials_are_loops_over_vectors(profile, lanes):
+def test_on_arm_exponentials_are_loops_over_vectors():
     """Compiled there on whatever CPU this is, from what Numba writes before it optimizes."""
-    loops = arm_loops(run_python(WRITE, profile, lanes, NUMBA_OPT="0").stdout)
-    inner = max(loops, key=lambda loop: len(re.findall(rf"fmla\s+v\d+\.{lanes}", loop)))
-    assert len(re.findall(rf"fmla\s+v\d+\.{lanes}", inner)) == FUSED[profile, lanes]
-    assert not re.search(r"\bbl\b|\[sp|fmadd", inner)
+    texts = iter(run_python(WRITE, NUMBA_OPT="0").stdout.split("; END"))
+    for profile, counts in FUSED.items():
+        for lanes, count in counts.items():
+            meant = rf"fmla\s+v\d+\.{lanes}"
+            inner = inner_loop(next(texts), meant, arm=True)
+            assert len(re.findall(meant, inner)) == count, profile
+            assert not re.search(r"\bbl\b|\[sp|fmadd", inner), profile
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_thin_plate_is_within_three_ulps_of_s_log_s(dtype):
     info = np.finfo(dtype)
     x = np.concatenate([spread(dtype, info.tiny * 1e4, info.max / 1e4), spread(dtype, 0.5, 2)])
@@ -106,7 +98,6 @@ def test_thin_plate_is_within_three_ulps_of_s_log_s(dtype):
     assert ulps(run("thin-plate", x), 0.5 * s * np.log(s)) <= 3
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_extreme_arguments_give_the_limits_and_nan_stays_nan(dtype):
     info = np.finfo(dtype)
     x = np.array([0, info.smallest_subnormal, info.tiny, info.max, np.inf, np.nan], dtype)
@@ -121,14 +112,12 @@ def test_extreme_arguments_give_the_limits_and_nan_stays_nan(dtype):
         assert np.isnan(run(profile, x)[5]), profile
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_no_result_is_subnormal(dtype):
     x = np.linspace(80, 800, 100_001).astype(dtype)
     H = run("gaussian", x)
     assert np.all((H == 0) | (H >= np.finfo(dtype).tiny))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("degree", [0, 1, 2, 3, 7])
 def test_poly_is_the_power(degree, dtype):
     t = np.linspace(-3, 3, 1001).astype(dtype)
@@ -137,18 +126,17 @@ def test_poly_is_the_power(degree, dtype):
     np.testing.assert_allclose(run("poly", t, 0.5, 0.25, degree), exact, tolerance, tolerance)
 
 
-@pytest.mark.parametrize("out_dtype", DTYPES)
 @pytest.mark.parametrize("products", [np.int32, np.float32])
 @pytest.mark.parametrize("m", [1, 17, 2049])
-def test_pass_from_exact_products_is_exact_before_the_profile(products, out_dtype, m):
+def test_pass_from_exact_products_is_exact_before_the_profile(products, dtype, m):
     rng = np.random.default_rng(m)
     X, C = rng.integers(0, 256, (3, 20)), rng.integers(0, 256, (m, 20))
     P = (X @ C.T).astype(products)
     squares = [(A * A).sum(axis=1).astype(np.int32) for A in (X, C)]
-    out = np.empty((3, m), out_dtype)
+    out = np.empty((3, m), dtype)
     epilogue_rows(0, 3, P, *squares, rule(squares[1], out, -2, 0.25, "root", "identity"), out)
     exact = reference.euclidean(X, C) / 2
-    np.testing.assert_array_equal(out, np.sqrt((exact**2).astype(out_dtype)))
+    np.testing.assert_array_equal(out, np.sqrt((exact**2).astype(dtype)))
 
 
 def test_pass_may_write_over_its_products_and_clamps_at_zero():

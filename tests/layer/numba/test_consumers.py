@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from callers import layer_of
 
 from gpurbf.layer.backends.numba import driver, matvec_kernels, microkernel_table
 from gpurbf.layer.backends.numba.consumers import CONSUMERS, consumer, consumer_address
 from gpurbf.layer.backends.numba.microkernels import KINDS
-from gpurbf.layer.layer import Activation, HiddenLayer
 
 
 @pytest.mark.parametrize("name", CONSUMERS)
@@ -28,8 +28,7 @@ def test_the_driver_is_compiled_once_for_all_layers():
     for kind in (np.uint8, np.float32, np.float64):
         X, C = (rng.uniform(0, 99, (rows, 5)).astype(kind) for rows in (40, 7))
         for metric in ("euclidean", "manhattan"):
-            activation = Activation(metric, "gaussian", 1e-3)
-            layer = HiddenLayer(C, activation, backend="numba")
+            layer = layer_of(C, 1e-3, metric, backend="numba")
             layer.activations(X), layer.matvec(X, np.ones((7, 2))), layer.gram(X, np.ones((40, 1)))
     assert len(driver.evaluate_rows.signatures) == 1
 

@@ -15,6 +15,7 @@ from tests import reference
 
 PIXELS = Quantization(1.0, 0)
 DISTANCE = Activation("euclidean", "identity")
+GAUSSIAN = Activation("euclidean", "gaussian", 3e-6)
 SHAPES = [
     *((0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1), (15, 16, 17), (17, 15, 16), (200, 300, 33)),
     *((2, 33, 63), (7, 40, 200), (34, 31, 129), (40, 5, 65)),
@@ -54,7 +55,6 @@ def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXE
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_quantization_distances_are_exact_under_every_kernel(kernel, metric, shape):
     """So every kernel gives the same bits: of all codes, the extreme ones and those around 0."""
     rng, (N, m, n) = np.random.default_rng(0), shape
@@ -67,32 +67,36 @@ def test_quantization_distances_are_exact_under_every_kernel(kernel, metric, sha
         assert metric == "dot" or (outputs(X, C, of(metric, "laplacian", 1e-3)) <= 1).all()
 
 
-def sparse_rows(N, n, seed=0):
-    """Most are 0 in most inputs, all in a tenth, the first 40 in half, and none in the first 3."""
-    rng = np.random.default_rng(seed)
+def sparse_rows(N, n, dtype=np.uint8):
+    """Most are 0 in most inputs, all in a tenth, the first 40 in half, and none in the first 3.
+
+    Numbers that are no codes have 2 instead of 0.
+    """
+    rng = np.random.default_rng(0)
     X = rng.integers(0, 256, (N, n)).astype(np.uint8)
     X[:, 3:][rng.random((N, n - 3)) < 0.8] = 0
     X[:, n // 4 : n // 4 + n // 10] = X[:40, n // 2 :] = 0
-    return X
+    return (X, PIXELS) if dtype == np.uint8 else ((X + 2).astype(dtype), None)
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
-@pytest.mark.parametrize("quantization", [PIXELS, Quantization(16.0, 128), None])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
-    kernel, dtype, quantization, metric, monkeypatch
-):
+@pytest.fixture
+def looks(monkeypatch):
+    """Few centers are looked at for inputs that they have in common, as many are."""
     monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
-    C, (X, _) = sparse_rows(150, 200), codes(40, 1, 200)
-    A, B = X.astype(np.float64), C.astype(np.float64)
+
+
+@pytest.mark.parametrize("quantization", [PIXELS, Quantization(16.0, 128), None])
+def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
+    kernel, dtype, quantization, metric, looks
+):
+    (C, _), (X, _) = sparse_rows(150, 200), codes(40, 1, 200)
     if quantization is None:
         # What most centers have is another number in each input, and none has it a bit less.
         usual = np.linspace(-1, 1, 200) if metric == "euclidean" else 0.0
-        A, B = (A / 99 + usual).astype(dtype), np.where(C, C / 99 + usual, usual).astype(dtype)
-        X, C = A, B
-        A, B = A.astype(np.float64), B.astype(np.float64)
+        A, B = X, C = [(Z / 99 + usual).astype(dtype) for Z in (X, C)]
     else:
-        A, B = ((Z - quantization.zero_point) / quantization.denominator for Z in (A, B))
+        zero, denominator = float(quantization.zero_point), quantization.denominator
+        A, B = ((Z - zero) / denominator for Z in (X, C))
     layer = TileLayer(C, of(metric), dtype, quantization)
     assert layer.sparse == (metric != "manhattan")
     assert (layer.density < 1) == (metric != "manhattan")
@@ -103,8 +107,7 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
     np.testing.assert_allclose(H, expected, tolerance, tolerance * np.abs(expected).max())
 
 
-def test_dense_centers_take_all_inputs(monkeypatch):
-    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
+def test_dense_centers_take_all_inputs(looks):
     rng = np.random.default_rng(0)
     for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
         layer = TileLayer(C, DISTANCE, np.float64, None)
@@ -112,23 +115,17 @@ def test_dense_centers_take_all_inputs(monkeypatch):
         np.testing.assert_array_equal(layer.packing.shift[: C.shape[1]], C.mean(axis=0))
 
 
-@pytest.mark.parametrize("wide", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
-def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monkeypatch):
-    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
-    rng = np.random.default_rng(0)
-    X, quantization, out = sparse_rows(90, 20), PIXELS, np.dtype(np.float64 if wide else np.float32)
-    if dtype != np.uint8:
-        X, quantization = (X + 2).astype(dtype), None
+@pytest.mark.parametrize("given", [np.float32, np.float64, np.uint8])
+def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, given, looks):
+    rng, (X, quantization) = np.random.default_rng(0), sparse_rows(90, 20, given)
     activation = of(metric, "gaussian", 1e-5)
     rows, centers, places = rng.permutation(90)[:31], rng.permutation(90)[:47], np.arange(31) * 2
     before = X.copy()
-    among = TilesAmong(X, activation, out, quantization)
-    H = np.full((80, 47), np.inf, out)
+    among = TilesAmong(X, activation, dtype, quantization)
+    H = np.full((80, 47), np.inf, dtype)
     among.activations(among.layer(centers), rows, H, places)
     expected = reference.hidden(X[rows].astype(float), X[centers].astype(float), *activation)
-    tolerance = 2e-5 if out == np.float32 else 1e-12
+    tolerance = 2e-5 if dtype == np.float32 else 1e-12
     np.testing.assert_allclose(H[places], expected, tolerance, tolerance)
     assert np.isinf(np.delete(H, places, axis=0)).all()
     np.testing.assert_array_equal(X, before)
@@ -137,11 +134,8 @@ def test_rows_and_centers_can_be_chosen_from_one_array(metric, dtype, wide, monk
 @pytest.mark.parametrize("fresh", [slice(0, 128), slice(128, 256), slice(100, 256), slice(0, 0)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
-def test_centers_that_take_the_places_of_others_are_those(metric, dtype, fresh, monkeypatch):
-    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
-    X, quantization = sparse_rows(500, 60), PIXELS
-    if dtype != np.uint8:
-        X, quantization = (X + 2).astype(dtype), None
+def test_centers_that_take_the_places_of_others_are_those(metric, dtype, fresh, looks):
+    X, quantization = sparse_rows(500, 60, dtype)
     among = TilesAmong(X, Activation(metric, "gaussian", 1e-5), np.float32, quantization)
 
     def outputs(layer, n):
@@ -161,8 +155,6 @@ def test_centers_that_take_the_places_of_others_are_those(metric, dtype, fresh, 
     np.testing.assert_array_equal(outputs(fewer, 64), outputs(anew, 256)[:, :64])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):
     rng = np.random.default_rng(0)
     offset = 0 if metric == "dot" else 100
@@ -173,14 +165,12 @@ def test_real_data_far_from_the_origin_keep_their_digits(kernel, metric, dtype):
     np.testing.assert_allclose(H, reference.hidden(X, C, *activation), tolerance, tolerance)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [0, 1, 5, 10, 16, 17, 70])
 def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
     X, C = codes(110, 290, 20)
     W = np.random.default_rng(1).standard_normal((290, k))
-    activation = Activation("euclidean", "gaussian", 3e-6)
-    exact = reference.hidden(X, C, *activation) @ W
-    S = matvec(TileLayer(C, activation, dtype, PIXELS), X, W)
+    exact = reference.hidden(X, C, *GAUSSIAN) @ W
+    S = matvec(TileLayer(C, GAUSSIAN, dtype, PIXELS), X, W)
     assert S.dtype == dtype and S.shape == (110, k)
     np.testing.assert_allclose(S, exact, atol=400 * np.finfo(dtype).eps)
 
@@ -205,17 +195,14 @@ def test_infinite_scores_are_those_of_their_sample_only(kernel):
     np.testing.assert_allclose(S[:95], exact, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("N, m, k", [(1, 1, 1), (300, 210, 17), (2500, 33, 3), (0, 5, 2)])
 def test_normal_matrices_are_sums_over_centered_weighted_rows(kernel, N, m, k, dtype):
     X, C = codes(N, m, 20)
     rng = np.random.default_rng(1)
     T, weights = rng.standard_normal((N, k)), rng.random(N)
-    activation = Activation("euclidean", "gaussian", 3e-6)
-    H = reference.hidden(X, C, *activation)
     mean = np.full(m, 0.25)
-    G, B = gram(X, C, T, weights, mean, activation, dtype)
-    Z = H - mean
+    G, B = gram(X, C, T, weights, mean, GAUSSIAN, dtype)
+    Z = reference.hidden(X, C, *GAUSSIAN) - mean
     scale = max(1, N) * np.finfo(dtype).eps * 4
     np.testing.assert_allclose(G, Z.T @ (weights[:, None] * Z), rtol=0, atol=scale)
     np.testing.assert_allclose(B, Z.T @ (weights[:, None] * T), rtol=0, atol=10 * scale)
@@ -242,12 +229,9 @@ def test_long_float32_sums_are_made_in_runs(kernel, metric):
         assert (outputs(X, C, activation, np.float32, None) == 2**24 + n - 1 - lost).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_very_many_inputs_are_taken_in_parts_with_the_bits_of_all_at_once(
-    kernel, metric, dtype, monkeypatch
+    kernel, metric, dtype, looks, monkeypatch
 ):
-    monkeypatch.setattr(distance, "_WORTH_A_LOOK", 0)
     X, C = (np.random.default_rng(N).standard_normal((N, 6000)).astype(dtype) for N in (20, 70))
     # The first strips take 2,500 inputs, the others 4,500.
     C[:, 500:2000] = C[:32, 500:4000] = 0
@@ -264,8 +248,6 @@ def test_very_many_inputs_are_taken_in_parts_with_the_bits_of_all_at_once(
     np.testing.assert_array_equal(outputs(X, C, activation, dtype, None), in_parts)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("metric", ["euclidean", "manhattan", "dot"])
 def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
     X, C = codes(2, 3, 2 * distance.INT32_FEATURES + 5)
     X[0], C[0] = 0, 255
@@ -285,11 +267,10 @@ def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
 
 def test_rows_are_independent_of_their_batch(kernel):
     X, C = codes(40, 50, 60)
-    activation = Activation("euclidean", "gaussian", 1e-6)
     for quantization, A, B in ((PIXELS, X, C), (None, X / np.float32(3), C / np.float32(3))):
-        H = outputs(A, B, activation, np.float32, quantization)
+        H = outputs(A, B, GAUSSIAN, np.float32, quantization)
         for i in (0, 13, 39):
-            one = outputs(A[i : i + 1], B, activation, np.float32, quantization)
+            one = outputs(A[i : i + 1], B, GAUSSIAN, np.float32, quantization)
             np.testing.assert_array_equal(one[0], H[i])
 
 
@@ -297,12 +278,9 @@ def test_threads_are_woken_for_as_much_work_as_they_are_worth(monkeypatch):
     asked = []
     monkeypatch.setattr(tile_layer, "parallel_for", lambda task, *sizes: asked.append(sizes))
     monkeypatch.setattr(tile_layer, "planned_threads", lambda: 4)
-    X, C = codes(24, 100, 20)
-    assert outputs(X, C, DISTANCE).any()  # done without asking anyone
-    assert not asked
+    assert outputs(*codes(24, 100, 20), DISTANCE).any() and not asked  # done without asking anyone
     for m in (40_000, 90_000):
-        X, C = codes(24, m, 20)
-        outputs(X, C, DISTANCE)
+        outputs(*codes(24, m, 20), DISTANCE)
     (tasks, useful), (more_tasks, more_useful) = asked
     assert 1 < useful < more_useful
     assert max(tasks, more_tasks) <= 4  # no more than there are threads

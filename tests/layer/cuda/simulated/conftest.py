@@ -38,18 +38,17 @@ def turns(monkeypatch):
 
     monkeypatch.setattr(cuda_api, "argument", argument)
     # Numbers of threads that no number of samples here is a multiple of.
-    few = {"_STEP_THREADS": 3, "_UPDATE_THREADS": 4, "_MAX_BLOCKS_PER_PAIR": 2}
-    for name, count in few.items():
-        monkeypatch.setattr(cuda_pairs, name, count)
+    monkeypatch.setattr(cuda_pairs, "_STEP_THREADS", 3)
+    monkeypatch.setattr(cuda_pairs, "_UPDATE_THREADS", 4)
+    monkeypatch.setattr(cuda_pairs, "_MAX_BLOCKS_PER_PAIR", 2)
     for name in ("_key", "_gain"):  # the CPU's functions, for which NumPy reads the bits here
         code = getattr(_smo_kernels, name).py_func.__code__
         names = vars(_smo_kernels) | {"bits_as": lambda x, kind: np.float64(x).view(kind)}
         monkeypatch.setattr(_cuda_smo_kernels, name, FunctionType(code, names))
 
     def run(self, grid_point, *args):
-        X, Y, Z = self._block_dim
-        points = [(x, y, z) for z in range(Z) for y in range(Y) for x in range(X)]
-        self.turns = [threading.Lock() for _ in points]
+        points = [point[::-1] for point in np.ndindex(*self._block_dim[::-1])]
+        self.turns = [threading.Semaphore(0) for _ in points]
         self.barriers, self.alive = [0] * len(points), [True] * len(points)
 
         def target(i):
@@ -62,7 +61,6 @@ def turns(monkeypatch):
 
         threads = []
         for i, point in enumerate(points):
-            self.turns[i].acquire()
             thread = kernel.BlockThread(lambda i=i: target(i), self, grid_point, point, self._debug)
             thread.number = i
             threads.append(thread)

@@ -15,6 +15,7 @@ from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.jit import cuda_api
 from gpurbf.svm import _cuda_smo_kernels, cuda_check
 from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backend`
+    data,
     test_a_sample_at_its_center_has_distance_zero,
     test_an_offset_costs_no_digits,
     test_every_shape_and_consumer,
@@ -31,9 +32,6 @@ def counted(kernel, launches):
 @pytest.fixture
 def loaded(cupy, monkeypatch):
     """`numba-cuda` as a backend, its small tiles on arrays of the stand-in."""
-    argument, wrapped = cuda_api.argument, []
-    monkeypatch.setattr(cuda_api, "argument", lambda A: wrapped.append(A.shape) or argument(A))
-    cupy.gpu.wrapped = wrapped
     monkeypatch.setattr(numba_cuda, "forced_tile", lambda: Tile(M=64, B=8))
     backend = numba_cuda.build_backend(cupy, device.Device("simulated", (8, 0), 1))
     monkeypatch.setitem(LOADERS, "numba-cuda", lambda: backend)
@@ -42,32 +40,37 @@ def loaded(cupy, monkeypatch):
     return cupy
 
 
-@pytest.fixture(params=["numba-cuda", "cupy"])
-def backend(request, loaded):
-    """The backend of `test_layer`'s tests; that of cuBLAS has Manhattan distances of the tiles."""
-    given = request.node.callspec.params
-    own = given.get("metric", "manhattan") == "manhattan" and given.get("dtype") is not np.float64
-    if request.param == "cupy" and not own:
-        pytest.skip("test_cupy.py has it, or numba-cuda")
-    return request.param
+@pytest.fixture
+def backend(loaded):
+    """The backend of `test_layer`'s tests."""
+    return "numba-cuda"
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_manhattan_distances_of_cupy_are_those_of_the_tiles(loaded, dtype):
+    (X, C), activation = data(dtype, 9, 5, 7), Activation("manhattan", "laplacian", 1e-3)
+    here, there = (HiddenLayer(C, activation, backend=name) for name in ("cupy", "numba-cuda"))
+    np.testing.assert_array_equal(here.activations(X), there.activations(X))
+    np.testing.assert_array_equal(here.matvec(X, C), there.matvec(X, C))
 
 
 def test_a_call_on_the_device_is_four_launches_and_wraps_what_is_new(loaded, monkeypatch):
     """Rows, tiles, the sum of the shares, and that as the result has it."""
-    launches, make = [], tile.kernel
+    launches, wrapped, make, argument = [], [], tile.kernel, cuda_api.argument
     monkeypatch.setattr(tile, "kernel", lambda *given: counted(make(*given), launches))
     rng, gpu = np.random.default_rng(0), loaded.gpu
     X, C = loaded.asarray(rng.normal(size=(70, 9))), rng.normal(size=(5, 9))
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 0.1), backend="numba-cuda")
     W = OutputWeights(loaded.asarray(rng.normal(size=(5, 2))))
     layer.matvec(X, W)
-    launches.clear(), gpu.wrapped.clear()
+    launches.clear()
+    monkeypatch.setattr(cuda_api, "argument", lambda A: wrapped.append(A.shape) or argument(A))
     before = gpu.counts()
     layer.matvec(X, W)
     others, copies, waits, mapped = gpu.counts() - before
     assert len(launches) + others == 4 and copies == waits == mapped == 0
     # The sums alone: what is packed stays, with its views.
-    assert len(gpu.wrapped) == 1
+    assert len(wrapped) == 1
 
 
 def test_a_classifier_of_pairs_steps_on_the_device_and_is_that_of_numpy(loaded, monkeypatch):
