@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 
 
 _FULL = Plan((1, 2, 3, 7), (1000, 7777, 60_000), 1000, 4096, 3, 10.0, 512)
-_QUICK = Plan((1, 3), (200, 1400), 256, 512, 1, 0.02, 64)
+_QUICK = Plan((1, 3), (200, 1400), 256, 512, 1, 0.002, 64)
 # Workers that the model is for, and the bytes a second that it takes a network for.
 _MODELLED, _NETWORK = (1, 2, 4, 8, 16, 32, 64), 1e9
 

@@ -173,7 +173,8 @@ def lms(report: Report, images: datasets.Images, quick: bool) -> None:
         )
         m = len(model.centers_)
         N = min(len(X), 500_000 if quick else 8_000_000 // m)
-        # As the solver keeps them: rows padded to whole vectors.
+        # As the solver keeps them, padded to whole vectors and groups of rows.
+        N = N // 4 * 4
         H, V = (aligned((rows_, -(-m // 8) * 8), np.float64) for rows_ in (N, 10))
         H[:, m:], V[:, m:] = 0, 0
         H[:, :m], V[:, :m] = model._layer().activations(X[:N]), model.coef_

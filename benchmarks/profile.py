@@ -34,7 +34,7 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
         "fsvc": gpurbf.FSVC(random_state=0),
         "svc": gpurbf.SVC(C=10, gamma=0.001 if quick else 0.02 / 255**2),
     }
-    _ceilings(report, rounds=1 if quick else 3)
+    _ceilings(report, quick)
     profiles = {}
     for name, estimator in estimators.items():
         profiles[name] = gpurbf.profile(estimator, X, y, X_test=X_test, y_test=y_test)
@@ -42,8 +42,9 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     _cost(report, estimators, profiles, X, y, seconds=0 if quick else 60)
 
 
-def _ceilings(report: Report, rounds: int) -> None:
+def _ceilings(report: Report, quick: bool) -> None:
     """Measure the profile's ceilings again, and by other means."""
+    rounds = 1 if quick else 3
     report.text("## Ceilings")
     report.text(
         "Arithmetic is the kernels' instructions on registers alone, beside NumPy's product of "
@@ -53,8 +54,8 @@ def _ceilings(report: Report, rounds: int) -> None:
         "second."
     )
     others: dict[str, Callable[[], float]] = {
-        "float32": partial(_best_product, "float32"),
-        "float64": partial(_best_product, "float64"),
+        "float32": partial(_best_product, "float32", quick),
+        "float64": partial(_best_product, "float64", quick),
         "memory": partial(scale_rate, kernels.scale),
     }
     rows = []
@@ -76,14 +77,15 @@ def _again(kind: str) -> float | None:
     return bandwidth() if kind == "memory" else compute(kind)
 
 
-def _best_product(dtype: str) -> float:
-    """Operations a second of NumPy's product, with one or another choice of its kernels."""
+def _best_product(dtype: str, quick: bool) -> float:
+    """Operations a second of NumPy's product, unless quick with one or another of its kernels."""
     code = f"from gpurbf.profiling.machine import product_rate; print(product_rate({dtype!r}))"
     rates = [run_python(code)]
     # What OpenBLAS takes for the best kernels is not always; other libraries ignore the variable.
     # That of NumPy 2.5 crashes with it on a Zen 5.
     with contextlib.suppress(subprocess.CalledProcessError):
-        rates.append(run_python(code, OPENBLAS_CORETYPE="Haswell"))
+        if not quick:
+            rates.append(run_python(code, OPENBLAS_CORETYPE="Haswell"))
     return max(map(float, rates))
 
 

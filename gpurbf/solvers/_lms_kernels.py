@@ -185,16 +185,6 @@ def sweep_rows(W, H, before, now, steps, outputs, gram):
             else:
                 sweep_one(w, w_stride, old, new, m, chunks, H[0, 0], step, output)
         products(new, m, chunks, H[0, 0], gram.ctypes.data)
-    for j in range(m - m % _LANES, m):
-        for p in range(ROWS):
-            for q in range(p, ROWS):
-                gram[p, q] += np.float64(H[now + p, j]) * np.float64(H[now + q, j])
-    for c in range(k):
-        for j in range(m - m % _LANES, m):
-            for p in range(ROWS):
-                W[c, j] += steps[c, p] * H[before + p, j]
-            for q in range(ROWS):
-                outputs[c, q] += W[c, j] * H[now + q, j]
 
 
 @cached(nogil=True, error_model="numpy")
@@ -203,10 +193,11 @@ def rows(H, T, W, learning_rate, weights):
 
     Parameters
     ----------
-    H : array of shape (b, m), float32 or float64, C-contiguous
+    H : array of shape (whole groups, whole vectors), float32 or float64, C-contiguous
+        Activations; rows after the first b, and columns beyond the centers, are zero.
     T : float64 array of shape (b, k)
         Targets.
-    W : float64 array of shape (k, at least m), C-contiguous
+    W : float64 array of shape (k, columns of H), C-contiguous
         Weights, one row per output; updated in place.
     learning_rate : float
     weights : float64 array of shape (b,), or of length 0 for all ones
@@ -215,10 +206,12 @@ def rows(H, T, W, learning_rate, weights):
     """
     b, k = T.shape
     steps, outputs, gram = np.zeros((k, ROWS)), np.empty((k, ROWS)), np.empty((ROWS, ROWS))
-    grouped = b - b % ROWS
-    for first in range(0, grouped, ROWS):
+    for first in range(0, b, ROWS):
         sweep_rows(W, H, max(first - ROWS, 0), first, steps, outputs, gram)
         for q in range(ROWS):
+            if first + q >= b:
+                steps[:, q] = 0.0
+                continue
             rate = learning_rate
             if len(weights):
                 rate = effective_rate(gram[q, q], learning_rate, weights[first + q])
@@ -227,16 +220,6 @@ def rows(H, T, W, learning_rate, weights):
                 for p in range(q):
                     output += steps[c, p] * gram[p, q]
                 steps[c, q] = rate * (T[first + q, c] - output)
-    if grouped:
-        sweep_rows(W, H, grouped - ROWS, grouped - ROWS, steps, outputs, gram)
-    for i in range(grouped, b):
-        z, rate = H[i], learning_rate
-        if len(weights):
-            rate = effective_rate(np.sum(np.square(z.astype(np.float64))), rate, weights[i])
-        for c in range(k):
-            w, output = W[c], 0.0
-            for j in range(len(z)):
-                output += w[j] * z[j]
-            step = rate * (T[i, c] - output)
-            for j in range(len(z)):
-                w[j] += step * z[j]
+    if b:
+        last = (b - 1) // ROWS * ROWS
+        sweep_rows(W, H, last, last, steps, outputs, gram)

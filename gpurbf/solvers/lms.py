@@ -25,8 +25,8 @@ kernels = lazy_module("gpurbf.solvers._lms_kernels")
 _ROWS_PER_BLOCK = 2048
 # Activations that are computed anew in every epoch should still be in cache when they are used.
 _MAX_TILE_BYTES = 1 << 24
-# Rows of weights are padded to a multiple of the vectors that the kernel takes.
-_VECTOR = 8
+# The kernel takes rows in groups, and columns in vectors, of so many.
+_GROUP, _VECTOR = 4, 8
 # This many updates of a weight take longer than waking a thread.
 _MIN_UPDATES_FOR_THREADS = 4_000_000
 
@@ -115,7 +115,7 @@ class LMS(BaseEstimator):
         order = np.arange(X.shape[0]) if order is None else order
         m, k = layer.centers.shape[0], T.shape[1]
         tiles = _Tiles(layer, X, order)
-        W = packing.aligned((k, _padded(m)), np.float64)  # one row per output
+        W = packing.aligned((k, tiles.H.shape[1]), np.float64)  # one row per output
         W[:] = 0
         if start is not None:
             W[:, :m] = start.T
@@ -143,8 +143,8 @@ class LMS(BaseEstimator):
 class _Tiles:
     """Activations of samples in the order in which they are learned, a tile of rows at a time.
 
-    They are kept, in rows padded with zeros, if they fit a quarter of the memory budget; otherwise
-    they are computed anew each time. A GPU's activations come to the host.
+    They are kept if they fit a quarter of the memory budget; otherwise they are computed anew each
+    time. They are padded with zeros as `lms_rows` takes them. A GPU's activations come to the host.
     """
 
     def __init__(self, layer: Layer, X: Any, order: np.ndarray) -> None:
@@ -154,8 +154,8 @@ class _Tiles:
         row_bytes = m * layer.dtype.itemsize
         self.kept, self.filled = len(order) * row_bytes <= budget, False
         n_rows = max(64, int(min(budget, _MAX_TILE_BYTES) / row_bytes))
-        shape = (len(order), _padded(m)) if self.kept else (min(n_rows, len(order)), m)
-        self.H = packing.aligned(shape, layer.dtype)
+        n_rows = len(order) if self.kept else min(n_rows, len(order))
+        self.H = packing.aligned((_padded(n_rows, _GROUP), _padded(m, _VECTOR)), layer.dtype)
         self.H[:, m:] = 0
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -163,8 +163,9 @@ class _Tiles:
         m = self.layer.centers.shape[0]
         for tile in gen_batches(len(self.order), len(self.H)):
             rows = self.order[tile]
-            H = self.H[: len(rows)]
+            H = self.H[: _padded(len(rows), _GROUP)]
             if not self.filled:
+                H[len(rows) :] = 0
                 for block in gen_batches(len(rows), _ROWS_PER_BLOCK):
                     self.layer.activations(self.X[rows[block]], out=H[block, :m])
             yield rows, H
@@ -179,9 +180,8 @@ def _safe_rate(tiles: _Tiles) -> float:
     return 1 / max([*squares, 1e-300])
 
 
-def _padded(m: int) -> int:
-    """The length of rows for m centers."""
-    return -(-m // _VECTOR) * _VECTOR
+def _padded(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
 
 
 def lms_rows(
@@ -194,10 +194,11 @@ def lms_rows(
 
     Parameters
     ----------
-    H : ndarray of shape (b, m), float32 or float64, C-contiguous
+    H : ndarray of shape (b, m) and more zeros, float32 or float64, C-contiguous
+        Numbers of rows and of columns are the next multiples of 4 and of 8.
     T : ndarray of shape (b, k), float64
         Targets.
-    W : ndarray of shape (k, at least m), float64, C-contiguous
+    W : ndarray of shape (k, columns of H), float64, C-contiguous
         Weights, one row per output.
     learning_rate : float
     weights : ndarray of shape (b,) or None
