@@ -266,7 +266,9 @@ def test_a_linear_kernel_of_many_samples_is_summed_by_inputs(monkeypatch, form, 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
-    X, y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=classes)
+    X, y = make_classification(
+        300, 6, n_informative=5, n_redundant=0, n_classes=classes, random_state=0
+    )
     X = (X + 3).astype(dtype)
     model = SVC(kernel="linear", C=0.1, decision_function_shape="ovo", backend=backend).fit(X, y)
     outputs = model.decision_function(X).reshape(300, -1)
