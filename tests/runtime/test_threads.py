@@ -238,7 +238,6 @@ def test_a_forked_child_has_its_own_threads_and_the_limits_of_its_own_thread_onl
     before, done = shared_numbers(), []
     threads.parallel_for(done.append, 8)  # the parent has idle threads
     callers[0].enter(threads.limited, 1)
-    callers[1].enter(threads._claimed, 100)
 
     def keeps_three():
         good = threads.thread_limit() == 3
@@ -247,8 +246,9 @@ def test_a_forked_child_has_its_own_threads_and_the_limits_of_its_own_thread_onl
         with threads._claimed(100) as claim:
             return good and claim.held == 2 and len(done) == 16
 
-    with threads.limited(3):
-        assert exit_code_of_a_child(keeps_three) == 0
+    with threads.limited(3), threads._claimed(1) as claim:  # whose helper is not the child's
+        callers[1].enter(threads._claimed, 100)
+        assert claim.held == 1 and exit_code_of_a_child(keeps_three) == 0
 
 
 def test_settings_and_limits_are_a_thread_s_own():
