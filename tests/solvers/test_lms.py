@@ -11,7 +11,7 @@ from tests import reference
 
 RNG = np.random.default_rng(3)
 X, T = RNG.standard_normal((300, 5)), np.eye(3)[RNG.integers(0, 3, 300)]
-LAYER = layer_of(X[:39], 0.3, backend="numpy")
+LAYER = layer_of(X[:39], 0.3, backend="numba")
 
 
 def problem(b, m, k, dtype=np.float64, seed=0):
@@ -73,7 +73,7 @@ def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory(ra
     safe = 1 / np.square(H).sum(axis=1).max()
     expected = reference.lms(H, T[order], T[:39] * samples, rate or safe, 4)
     found = []
-    for megabytes in (256, 0.2):
+    for megabytes in (256, 0.1):
         with config_context(memory=megabytes):
             found.append(LMS(rate, n_epochs=4).train(LAYER, X, T, None, start=start, order=order))
     np.testing.assert_allclose(found[0], expected, rtol=1e-10)
