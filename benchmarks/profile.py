@@ -78,13 +78,13 @@ def _again(kind: str) -> float | None:
 
 
 def _best_product(dtype: str, quick: bool) -> float:
-    """Operations a second of NumPy's product, unless quick with one or another of its kernels."""
+    """Operations a second of NumPy's product; unless quick, the best of two choices of kernels."""
     code = f"from gpurbf.profiling.machine import product_rate; print(product_rate({dtype!r}))"
     rates = [run_python(code)]
-    # What OpenBLAS takes for the best kernels is not always; other libraries ignore the variable.
-    # That of NumPy 2.5 crashes with it on a Zen 5.
-    with contextlib.suppress(subprocess.CalledProcessError):
-        if not quick:
+    if not quick:
+        # What OpenBLAS takes for the best kernels is not always; other libraries ignore the
+        # variable. That of NumPy 2.5 crashes with it on a Zen 5.
+        with contextlib.suppress(subprocess.CalledProcessError):
             rates.append(run_python(code, OPENBLAS_CORETYPE="Haswell"))
     return max(map(float, rates))
 

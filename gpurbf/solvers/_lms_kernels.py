@@ -17,12 +17,12 @@ from gpurbf.runtime.jit.caching import cached
 from gpurbf.runtime.jit.llvm import use_widest_vectors
 
 ROWS = 4  # in a group
-_LANES = 8
+LANES = 8
 _TILE = 512  # columns whose rows of activations stay in the first-level cache for all outputs
 
 _SIZE, _REAL = ir.IntType(64), ir.DoubleType()
-_VECTOR = ir.VectorType(_REAL, _LANES)
-_ZEROS = ir.Constant(_VECTOR, [0.0] * _LANES)
+_VECTOR = ir.VectorType(_REAL, LANES)
+_ZEROS = ir.Constant(_VECTOR, [0.0] * LANES)
 _CONTRACT = ("contract",)
 
 
@@ -30,7 +30,7 @@ def _load(builder, base, index, element):
     """Eight numbers of type `element` from address `base` on as float64, and their address."""
     bytes_ = 8 if element == _REAL else 4
     place = builder.add(base, builder.mul(index, _SIZE(bytes_)))
-    pointer = builder.inttoptr(place, ir.VectorType(element, _LANES).as_pointer())
+    pointer = builder.inttoptr(place, ir.VectorType(element, LANES).as_pointer())
     value = builder.load(pointer, align=bytes_)
     return (value if element == _REAL else builder.fpext(value, _VECTOR)), pointer
 
@@ -47,8 +47,8 @@ def _prefetch(builder, base, index, element):
 def _store_sum(builder, lanes, base, index):
     """Add the sum of a vector's eight numbers, taken in halves, to the number at an address."""
     for half in (4, 2, 1):
-        swap = [lane ^ half for lane in range(_LANES)]
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), swap)
+        swap = [lane ^ half for lane in range(LANES)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), swap)
         lanes = builder.fadd(lanes, builder.shuffle_vector(lanes, _ZEROS, mask))
     place = builder.inttoptr(builder.add(base, _SIZE(8 * index)), _REAL.as_pointer())
     total = builder.fadd(builder.load(place), builder.extract_element(lanes, ir.IntType(32)(0)))
@@ -59,7 +59,7 @@ def _splat(builder, base, index):
     """The number at an address, eight times."""
     place = builder.inttoptr(builder.add(base, _SIZE(8 * index)), _REAL.as_pointer())
     first = builder.insert_element(_ZEROS, builder.load(place), ir.IntType(32)(0))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), _LANES), [0] * _LANES)
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(first, _ZEROS, mask)
 
 
@@ -90,7 +90,7 @@ def _sweep(n_outputs):
             values = [cgutils.alloca_once(builder, _VECTOR) for _ in rows]
             sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in splats]
             with cgutils.for_range(builder, chunks) as loop:
-                column = builder.mul(loop.index, _SIZE(_LANES))
+                column = builder.mul(loop.index, _SIZE(LANES))
                 places = []
                 for row, value in zip(rows, values):
                     weights, place = _load(builder, w, builder.add(row, column), _REAL)
@@ -129,7 +129,7 @@ def products(typing_context, z, stride, chunks, like, gram):
         element = context.get_value_type(signature.args[3])
         sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in pairs]
         with cgutils.for_range(builder, chunks) as loop:
-            column = builder.mul(loop.index, _SIZE(_LANES))
+            column = builder.mul(loop.index, _SIZE(LANES))
             starts = [builder.add(builder.mul(stride, _SIZE(r)), column) for r in range(ROWS)]
             ahead = builder.mul(stride, _SIZE(ROWS))
             rows = [_load(builder, z, start, element)[0] for start in starts]
@@ -175,7 +175,7 @@ def sweep_rows(W, H, before, now, steps, outputs, gram):
     gram[:] = 0.0
     for start in range(0, m, _TILE):
         old, new = address + item * (before * m + start), address + item * (now * m + start)
-        chunks = min(_TILE, m - start) // _LANES
+        chunks = min(_TILE, m - start) // LANES
         for c in range(0, k, 2):
             w = W.ctypes.data + 8 * (c * w_stride + start)
             step = steps.ctypes.data + 8 * ROWS * c
@@ -193,8 +193,8 @@ def rows(H, T, W, learning_rate, weights):
 
     Parameters
     ----------
-    H : array of shape (whole groups, whole vectors), float32 or float64, C-contiguous
-        Activations; rows after the first b, and columns beyond the centers, are zero.
+    H : array of shape (b, m), padded with zeros, float32 or float64, C-contiguous
+        Activations; its rows are a multiple of `ROWS`, its columns of `LANES`.
     T : float64 array of shape (b, k)
         Targets.
     W : float64 array of shape (k, columns of H), C-contiguous

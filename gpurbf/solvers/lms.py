@@ -18,6 +18,7 @@ from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage, staged
 from gpurbf.runtime.threads import parallel_for, thread_limit
 
+microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 kernels = lazy_module("gpurbf.solvers._lms_kernels")
 
@@ -25,8 +26,6 @@ kernels = lazy_module("gpurbf.solvers._lms_kernels")
 _ROWS_PER_BLOCK = 2048
 # Activations that are computed anew in every epoch should still be in cache when they are used.
 _MAX_TILE_BYTES = 1 << 24
-# The kernel takes rows in groups, and columns in vectors, of so many.
-_GROUP, _VECTOR = 4, 8
 # This many updates of a weight take longer than waking a thread.
 _MIN_UPDATES_FOR_THREADS = 4_000_000
 
@@ -155,7 +154,9 @@ class _Tiles:
         self.kept, self.filled = len(order) * row_bytes <= budget, False
         n_rows = max(64, int(min(budget, _MAX_TILE_BYTES) / row_bytes))
         n_rows = len(order) if self.kept else min(n_rows, len(order))
-        self.H = packing.aligned((_padded(n_rows, _GROUP), _padded(m, _VECTOR)), layer.dtype)
+        padded = microkernel_table.padded
+        shape = padded(n_rows, kernels.ROWS), padded(m, kernels.LANES)
+        self.H = packing.aligned(shape, layer.dtype)
         self.H[:, m:] = 0
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -163,7 +164,7 @@ class _Tiles:
         m = self.layer.centers.shape[0]
         for tile in gen_batches(len(self.order), len(self.H)):
             rows = self.order[tile]
-            H = self.H[: _padded(len(rows), _GROUP)]
+            H = self.H[: microkernel_table.padded(len(rows), kernels.ROWS)]
             if not self.filled:
                 H[len(rows) :] = 0
                 for block in gen_batches(len(rows), _ROWS_PER_BLOCK):
@@ -180,10 +181,6 @@ def _safe_rate(tiles: _Tiles) -> float:
     return 1 / max([*squares, 1e-300])
 
 
-def _padded(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
-
-
 def lms_rows(
     H: np.ndarray, T: np.ndarray, W: np.ndarray, learning_rate: float, weights: np.ndarray | None
 ) -> None:
@@ -194,8 +191,8 @@ def lms_rows(
 
     Parameters
     ----------
-    H : ndarray of shape (b, m) and more zeros, float32 or float64, C-contiguous
-        Numbers of rows and of columns are the next multiples of 4 and of 8.
+    H : ndarray of shape (b, m), padded with zeros, float32 or float64, C-contiguous
+        Its rows are a multiple of the kernel's ``ROWS`` (4), its columns of its ``LANES`` (8).
     T : ndarray of shape (b, k), float64
         Targets.
     W : ndarray of shape (k, columns of H), float64, C-contiguous
