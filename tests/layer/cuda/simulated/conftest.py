@@ -6,6 +6,7 @@ always in the same order: what reads before another thread has written is wrong 
 """
 
 import threading
+from contextlib import ExitStack
 from types import FunctionType
 
 import numpy as np
@@ -23,6 +24,7 @@ def turns(monkeypatch):
     """The same simulator with another scheduler, blocks of few threads and little padding."""
     assert cuda_api.SIMULATED
     kernel = pytest.importorskip("numba.cuda.simulator.kernel")
+    kernelapi = pytest.importorskip("numba.cuda.simulator.kernelapi")
     from gpurbf.layer.backends.cuda.kernels import profiles, tile
 
     # The simulator cannot run what is written in PTX.
@@ -48,7 +50,7 @@ def turns(monkeypatch):
 
     def run(self, grid_point, *args):
         points = [point[::-1] for point in np.ndindex(*self._block_dim[::-1])]
-        self.turns = [threading.Semaphore(0) for _ in points]
+        self.turns = [threading.Lock() for _ in points]
         self.barriers, self.alive = [0] * len(points), [True] * len(points)
 
         def target(i):
@@ -61,6 +63,7 @@ def turns(monkeypatch):
 
         threads = []
         for i, point in enumerate(points):
+            self.turns[i].acquire()
             thread = kernel.BlockThread(lambda i=i: target(i), self, grid_point, point, self._debug)
             thread.number = i
             threads.append(thread)
@@ -86,6 +89,19 @@ def turns(monkeypatch):
         manager.next(i)
         manager.turns[i].acquire()
 
+    call, launch = kernel.FakeCUDAKernel.__call__, ExitStack()
+
+    def called(self, *args):
+        """A launch, or a function on the device, whose module sees that of the simulator."""
+        context = kernel._get_kernel_context()
+        if context is None:
+            with launch:
+                return call(self, *args)
+        if not kernelapi._swap_refcount[id(self.fn.__globals__)]:
+            launch.enter_context(kernelapi.swapped_cuda_module(self.fn, context))
+        return self.fn(*args)
+
+    monkeypatch.setattr(kernel.FakeCUDAKernel, "__call__", called)
     monkeypatch.setattr(kernel.BlockManager, "run", run)
     monkeypatch.setattr(kernel.BlockManager, "next", hand_over, raising=False)
     monkeypatch.setattr(kernel.BlockThread, "syncthreads", syncthreads)
