@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import inspect
-import uuid
+from functools import partial
 from typing import Any
 
 import dask.array as da
 import numpy as np
-from dask.delayed import delayed
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
-from gpurbf.dask.graph import Tasks, caller, shared
+from gpurbf.dask.graph import Tasks, shared
 from gpurbf.runtime.errors import quiet
 
 
@@ -38,11 +37,8 @@ class DaskEstimator(BaseEstimator):
         client = inspect.Parameter("client", inspect.Parameter.KEYWORD_ONLY, default=None)
         signature = own.replace(parameters=[*own.parameters.values(), client])
 
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            given = signature.bind(self, *args, **kwargs)
-            given.apply_defaults()
-            for name, value in list(given.arguments.items())[1:]:
-                setattr(self, name, value)
+        def __init__(self: Any, *args: Any, client: Any = None, **kwargs: Any) -> None:
+            vars(self).update(vars(local(*args, **kwargs)), client=client)
 
         __init__.__signature__ = signature  # type: ignore[attr-defined]
         cls.__init__, cls.local = __init__, local  # type: ignore[method-assign]
@@ -65,24 +61,17 @@ class DaskEstimator(BaseEstimator):
     def _lazily(self, method: str, X: Any) -> da.Array:
         """Apply a method of the model block by block, when the result is computed."""
         check_is_fitted(self)
-        blocks = row_blocks(X)
         # One row shows the shape and dtype of results; it needs no names of columns.
         probe = copy.copy(self.model_)
         vars(probe).pop("feature_names_in_", None)
         with quiet():  # this row is not the user's
             like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
-        model = shared((self.model_, caller(self.n_jobs), method, like), "model")
-        name = f"gpurbf-{method.replace('_', '-')}-{uuid.uuid4().hex}"
-        lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(blocks)
-        parts = [
-            da.from_delayed(
-                delayed(_applied, pure=False)(model, block, dask_key_name=f"{name}-{i}"),
-                (length, *like.shape[1:]),
-                meta=like,
-            )
-            for i, (block, length) in enumerate(zip(blocks, lengths))
-        ]
-        return da.concatenate(parts)
+        tasks, model = Tasks(self.client, self.n_jobs), shared(self.model_, "model")
+        task, arguments = partial(_applied, method, like), [(model, own) for own in row_blocks(X)]
+        parts = tasks.each(method.replace("_", "-"), task, arguments)
+        lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(parts)
+        shapes = [(length, *like.shape[1:]) for length in lengths]
+        return da.concatenate(list(map(partial(da.from_delayed, meta=like), parts, shapes)))
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_") and not name.startswith("_") and "model_" in vars(self):
@@ -154,9 +143,8 @@ class DaskClassifier(DaskEstimator):
         return float(right / whole)
 
 
-def _applied(work: tuple[Any, Any, str, np.ndarray], X: Any) -> np.ndarray:
-    model, call, method, like = work
-    return call(getattr(model, method), X) if _num_samples(X) else like
+def _applied(method: str, like: np.ndarray, model: Any, X: Any) -> np.ndarray:
+    return getattr(model, method)(X) if _num_samples(X) else like
 
 
 def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:

@@ -36,7 +36,8 @@ from gpurbf.estimators._validation import (
 )
 from gpurbf.layer.gamma import SUMS
 
-# Bits of a row's place in its block, in numbers of rows before the blocks' starts are known.
+# Until the first row numbers of all blocks are known, a row's number is that of its block, shifted
+# left by so many bits, plus its place in the block.
 _ROW_BITS = 40
 
 
@@ -166,7 +167,7 @@ class Scanner:
         found = tuple(task(X, codes, weights, start) for task in self.asked)
         if self.n_centers and len(X):
             first = self._likely_centers(found[0], len(X))
-            found += (((first, X[first - start]),),)
+            found += ((Rows(X[first - start], None, None, first),),)
         return Scan({i: stats}, labels, found)
 
     def _likely_centers(self, distinct: Distinct, n_rows: int) -> np.ndarray:
@@ -261,10 +262,8 @@ class Blocks:
         # Rows that may become centers and are on the client: their numbers, ascending, and values.
         self._here = np.empty(0, np.intp), np.empty(0)
         if n_centers:
-            numbers, values = columns(scan.found[-1])
-            numbers = _row_numbers(numbers, self.starts)
-            order = np.argsort(numbers)
-            self._here = numbers[order], values[order]
+            likely = in_order(scan.found[-1])
+            self._here = _row_numbers(likely.places, self.starts), likely.X
 
     def __len__(self) -> int:
         return self.shape[0]

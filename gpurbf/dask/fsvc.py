@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from dask.delayed import Delayed
@@ -21,7 +21,7 @@ from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import Rows, check_finite, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
-from gpurbf.fsvc.selection import Order, Selection, as_drawn
+from gpurbf.fsvc.selection import Order, Selection, as_drawn, as_given
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -41,7 +41,7 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
     A pass is sequential: only the worker that has the next samples works, so more workers make only
     the outputs of "ridge" faster. With ``shuffle=True`` samples are first brought into the drawn
     order, which moves each of them once. The client searches for radii; it receives some thousand
-    samples, and 25 bytes of every sample.
+    samples, and 16 bytes of every sample (24 with weights).
     """
 
     @with_callbacks
@@ -93,13 +93,8 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
         return self
 
 
-class _Part(NamedTuple):
-    """Samples in the order of the pass, their keys, which of them it sees, and their weights."""
-
-    rows: Rows
-    keys: np.ndarray
-    seen: np.ndarray
-    weights: Any
+# Some samples, and the order in which the pass takes them.
+_Part = tuple[Rows, Order]
 
 
 def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
@@ -123,7 +118,7 @@ def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
 def _as_given(seed: int, blocks: Iterator[tuple[Rows, int, None]]) -> _Part:
     """A block as it is."""
     [(rows, *_)] = blocks
-    return _Part(rows, row_hashes(rows.X, seed), np.ones(len(rows.X), bool), rows.weights)
+    return rows, as_given(row_hashes(rows.X, seed), rows.weights)
 
 
 def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) -> list[Rows]:
@@ -135,12 +130,9 @@ def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) ->
 
 
 def _as_drawn(seed: int, *pieces: Rows) -> _Part:
-    """The samples of a part in the order of their keys."""
+    """The samples of a part, and the order of their keys."""
     rows = in_order(pieces)
-    keys = row_hashes(rows.X, seed)
-    order = as_drawn(keys, rows.weights, rows.y)
-    seen = np.isin(order.rows, order.stream)  # equal samples are seen once
-    return _Part(rows.at(order.rows), keys[order.rows], seen, order.weights)
+    return rows, as_drawn(row_hashes(rows.X, seed), rows.weights, rows.y)
 
 
 def _chain(
@@ -153,9 +145,9 @@ def _chain(
 
 
 def _feed(chosen: Selection, part: _Part) -> Selection:
-    chosen, rows = chosen.copy(), part.rows
+    chosen, (rows, order) = chosen.copy(), part
     if len(rows.X):
-        chosen.feed(rows.X, rows.y, np.flatnonzero(part.seen), rows.places)
+        chosen.feed(rows.X, rows.y, order.stream, rows.places)
     return chosen
 
 
@@ -166,18 +158,19 @@ def _find_radii(blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any)
         return model._find_radii(None, order.rows, order, solver)
     found = blocks.tasks.results(blocks.tasks.each("keys", _keys, [(part,) for part in parts]))
     starts = np.cumsum([0] + [len(own[0]) for own in found])
-    y, keys, seen, weights = columns(found)
-    order = Order(np.arange(len(keys)), np.flatnonzero(seen), weights, keys)
+    y, weights, keys = columns(found)
+    order = as_drawn(keys, weights, y) if model.shuffle else as_given(keys, weights)
     return model._find_radii(_PartRows(blocks, parts, starts), y, order, solver)
 
 
 def _keys(part: _Part) -> tuple[Any, ...]:
-    """All fields of a part but the samples."""
-    return part.rows.y, *part[1:]
+    """Labels, weights and keys of a part."""
+    rows, order = part
+    return rows.y, rows.weights, order.keys
 
 
 class _PartRows:
-    """The samples in the order of the pass, fetched when they are indexed."""
+    """The samples of all parts, fetched when they are indexed."""
 
     def __init__(self, blocks: Blocks, parts: list[Any], starts: np.ndarray) -> None:
         self.tasks, self.parts, self.starts = blocks.tasks, parts, starts
@@ -190,7 +183,7 @@ class _PartRows:
 
 
 def _samples_at(part: _Part, places: np.ndarray) -> np.ndarray:
-    return part.rows.X[places]
+    return part[0].X[places]
 
 
 def _trained(
@@ -210,7 +203,8 @@ def _trained(
 
 def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndarray:
     """One pass over the samples of a part, in order."""
-    X, y, weights, _ = part.rows
+    rows, order = part
+    X, y, weights, _ = rows.at(order.rows)
     if not len(X):
         return W
     T = one_hot(y, len(model.classes_))

@@ -17,32 +17,13 @@ from distributed.protocol.pickle import dumps
 from gpurbf.runtime.config import config_context, get_config
 from gpurbf.runtime.threads import limited
 
-# Bytes that all tasks of a kind may hold; a larger function is sent once, as a task of its own.
+# If a function, pickled into each of its tasks, would take more bytes than this in all, it becomes
+# a task of its own, which is sent once.
 _MAX_BYTES_IN_TASKS = 1 << 24
 # Maximum bytes of the blocks of one task: a worker may have moved them to its disk.
 _MAX_BYTES_TOGETHER = 1 << 28
 # Prefixes of addresses that only this machine, or only this process, can reach.
 _LOCAL_ADDRESSES = ("tcp://127.0.0.1:", "tcp://[::1]:", "inproc://")
-
-
-def find_client(client: Any) -> distributed.Client:
-    """Return the client that is given, or else the current one."""
-    if client is not None:
-        return client
-    try:
-        return distributed.get_client()
-    except ValueError:
-        raise ValueError(
-            "There is no Dask client: make one, client = distributed.Client(), or pass client=."
-        ) from None
-
-
-def caller(n_jobs: int | None) -> Callable[..., Any]:
-    """How a task calls its function: with so many threads, and the settings in force here.
-
-    By default a task has one thread, its worker's.
-    """
-    return functools.partial(_call, 1 if n_jobs is None else n_jobs, get_config())
 
 
 def _call(n_jobs: int, config: dict[str, Any], function: Callable[..., Any], *args: Any) -> Any:
@@ -56,18 +37,33 @@ def shared(value: Any, name: str) -> Delayed:
 
 
 class Tasks:
-    """Makes and runs tasks of a `caller`; the dashboard shows them as ``gpurbf-<name>``.
+    """Makes and runs tasks; the dashboard shows them as ``gpurbf-<name>``.
+
+    A task runs with the settings that are in force where this is made.
 
     Parameters
     ----------
     client : distributed.Client or None
-        None: the current one.
+        None: the current one, which lazy tasks do not need before they are computed.
     n_jobs : int or None
-        Threads of a task.
+        Threads of a task, by default its worker's one.
     """
 
     def __init__(self, client: Any, n_jobs: int | None = None) -> None:
-        self.client, self._call = find_client(client), caller(n_jobs)
+        self._client = client
+        self._call = functools.partial(_call, 1 if n_jobs is None else n_jobs, get_config())
+
+    @functools.cached_property
+    def client(self) -> distributed.Client:
+        """The client that is given, or else the current one."""
+        if self._client is not None:
+            return self._client
+        try:
+            return distributed.get_client()
+        except ValueError:
+            raise ValueError(
+                "There is no Dask client: make one, client = distributed.Client(), or pass client=."
+            ) from None
 
     @functools.cached_property
     def threads(self) -> dict[str, int]:

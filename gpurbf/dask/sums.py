@@ -18,7 +18,7 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Rows whose targets are in memory at a time.
 _ROWS = 8192
-# Sums that a task adds up: there may not be memory for more of them.
+# How many sums, 8 m² bytes each for m centers, a task adds up: a worker may not hold more.
 _FAN_IN = 2
 _NO_ROWS = np.empty(0, np.intp)
 
@@ -51,9 +51,8 @@ class BlockSums:
         futures = blocks.tasks.start([*parts, *totals])
         self._tasks, self._normal, self._n_parts = blocks.tasks, normal, len(parts)
         self._totals = futures[len(parts) :]
-        del futures[len(parts) :]
         # No other reference is kept, so a part is released as soon as it has been waited for.
-        self._done = distributed.as_completed(futures)
+        self._done = distributed.as_completed(futures[: len(parts)])
 
     def __len__(self) -> int:
         return self._n_parts

@@ -152,25 +152,17 @@ def _some(X: Any) -> np.ndarray:
 
 @staged("prepare", "quantize")
 def shared_quantizations(C: Any, X: Any, precision: str) -> list[Quantization]:
-    """The quantization that fits all centers C (m, n) and the most of some samples X.
+    """The quantizations that may fit all centers C (m, n), that of most of some samples X first.
 
-    Empty if there is none, or if it fits none of those samples and would gain nothing.
+    Empty if there is none, or if none fits any of those samples: it would gain nothing.
     """
     if precision in FORCED or 0 in C.shape or 0 in X.shape or is_resident(X):
         return []
     if C.dtype == X.dtype == np.uint8:
         return candidates(C)
     sample = sample_of(_some(X))
-    on = {
-        quantization: int((~encode(sample, quantization)[1]).sum())
-        for quantization in candidates(_some(C))
-    }
-    for quantization in sorted(on, key=on.__getitem__, reverse=True):
-        if on[quantization]:
-            C = C.toarray() if sp.issparse(C) else C
-            if not encode(C, quantization)[1].any():
-                return [quantization]
-    return []
+    on = {each: int((~encode(sample, each)[1]).sum()) for each in candidates(_some(C))}
+    return [each for each in sorted(on, key=on.__getitem__, reverse=True) if on[each]]
 
 
 def _stays_sparse(X: Any) -> bool:
@@ -178,7 +170,7 @@ def _stays_sparse(X: Any) -> bool:
     return 8 * X.shape[0] * X.shape[1] > max(_SMALL, 2 * (X.data.nbytes + X.indices.nbytes))
 
 
-# Profiles that are finite wherever the squared distance is.
+# Profiles whose values are finite for every finite squared distance.
 BOUNDED = ("gaussian", "laplacian", "triangular", "inverse-multiquadric")
 
 

@@ -127,7 +127,7 @@ class ChosenLayerMixin(FittedLayerMixin):
         quantizations = shared_quantizations(C, X, self.precision)
         layer = self._new_layer(C, activation, quantizations)
         warn_if_dense_takes_long(X, layer)
-        if not (quantizations or isinstance(self.gamma, str)):
+        if layer.quantization is None and not isinstance(self.gamma, str):
             warn_if_rounding_decides(X, activation, layer.dtype)
         self._keep_layer(layer)
         self.__dict__.pop("center_indices_", None)

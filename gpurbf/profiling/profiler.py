@@ -105,21 +105,12 @@ class Profile:
 
         def row(part: str, entry: Entry, ideal: tuple[float, str]) -> Row:
             seconds, operations = entry.seconds, float(sum(entry.operations.values()))
-            return Row(
-                phase,
-                name or "in no stage",
-                part,
-                seconds,
-                _ratio(seconds, recorder.seconds),
-                operations,
-                _ratio(operations, seconds),
-                entry.nbytes,
-                _ratio(entry.nbytes, seconds),
-                _ratio(ideal[0], seconds),
-                ideal[1],
-                float(entry.memory) or math.nan,
-                _ratio(entry.memory, physical_bytes()),
-            )
+            time = seconds, _ratio(seconds, recorder.seconds)
+            work = operations, _ratio(operations, seconds)
+            traffic = entry.nbytes, _ratio(entry.nbytes, seconds)
+            limit = _ratio(ideal[0], seconds), ideal[1]
+            memory = float(entry.memory) or math.nan, _ratio(entry.memory, physical_bytes())
+            return Row(phase, name or "in no stage", part, *time, *work, *traffic, *limit, *memory)
 
         whole, ideals = Entry(), {}
         for part, entry in parts.items():

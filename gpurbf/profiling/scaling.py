@@ -39,14 +39,6 @@ class Scaling(NamedTuple):
     bytes_per_second: float
 
 
-class _Join:
-    """The threads of a section that still work, and the thread that waits for them."""
-
-    def __init__(self, helpers: int) -> None:
-        self.helpers = helpers
-        self.waiting: Iterator[Segment | _Join] | None = None
-
-
 def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
     """Simulate handing out the items of a trace to some threads.
 
@@ -64,33 +56,42 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
     lost : dict
         Idle seconds of threads, by the stage and part that ran meanwhile.
     """
-    free, joins = threads - 1, {}
+    free = threads - 1
 
-    def perform(trace: Iterable[Segment | list[Trace]]) -> Iterator[Segment | _Join]:
+    def perform(trace: Iterable[Segment | list[Trace]]) -> Iterator[Any]:
         for each in trace:
             if isinstance(each, Segment):
                 yield each
             else:
                 yield from share(each)
 
-    def share(section: list[Trace]) -> Iterator[Segment | _Join]:
+    def share(section: list[Trace]) -> Iterator[Any]:
         nonlocal free
         most = getattr(section, "most", None) or len(section)
         helpers = max(0, min(free, len(section) - 1, most - 1))
         free -= helpers
-        items, join = iter(section), _Join(helpers)  # each thread takes the next item
-        for _ in range(helpers):
-            thread = perform(itertools.chain.from_iterable(items))
-            joins[thread] = join
-            push(now, thread)
-        yield from perform(itertools.chain.from_iterable(items))
-        if join.helpers:
-            yield join
+        items = iter(section)  # each thread takes the next item
+        waiting: list[Iterator[Any]] = []  # this thread, if helpers still work when it is done
 
-    queue: list[tuple[float, int, Iterator[Segment | _Join], Key | None]] = []
+        def help_out() -> Iterator[Any]:
+            nonlocal free, helpers
+            yield from perform(itertools.chain.from_iterable(items))
+            helpers -= 1
+            if waiting and not helpers:
+                push(now, waiting.pop())
+            else:
+                free += 1
+
+        for _ in range(helpers):
+            push(now, help_out())
+        yield from perform(itertools.chain.from_iterable(items))
+        if helpers:
+            yield waiting
+
+    queue: list[tuple[float, int, Iterator[Any], Key | None]] = []
     order = itertools.count()
 
-    def push(time: float, thread: Iterator[Segment | _Join], key: Key | None = None) -> None:
+    def push(time: float, thread: Iterator[Any], key: Key | None = None) -> None:
         heapq.heappush(queue, (time, next(order), thread, key))
 
     now = lock_free = 0.0
@@ -115,15 +116,9 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
             lock_free = begin + locked if locked else lock_free
             running[step.key] += 1
             push(begin + locked + min(step.seconds, step.unlocked_seconds), thread, step.key)
-        elif isinstance(step, _Join):
+        elif step is not None:
             free += 1  # while it waits
-            step.waiting = thread
-        elif (join := joins.pop(thread, None)) is not None:
-            free += 1
-            join.helpers -= 1
-            if not join.helpers and join.waiting is not None:
-                free -= 1
-                push(now, join.waiting)
+            step.append(thread)
     return now, dict(lost)
 
 
