@@ -22,7 +22,7 @@ from gpurbf.estimators.layer import RBFLayer
 from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
-from gpurbf.layer.activation import form
+from gpurbf.layer.activation import ROOT, SQUARE, form
 from gpurbf.svm.ovo import pair_weights, vote_changes
 
 try:
@@ -89,9 +89,9 @@ class _Graph:
         if callable(profile):
             raise ValueError("A kernel that is a function cannot be converted to ONNX.")
         t = distances
-        if form(activation) == "root":
+        if form(activation) == ROOT:
             t = self.Sqrt(t)
-        elif form(activation) == "square":
+        elif form(activation) == SQUARE:
             t = self.Mul(t, t)
         s = self.Mul(t, float(gamma))
         formulas = {

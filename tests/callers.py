@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import threadpoolctl
 
@@ -18,6 +19,8 @@ from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime import threads
+from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.linalg import mirror
 
 # One of each kind, with few centers.
 ESTIMATORS = [kind(9, random_state=0) for kind in (RBFLayer, RBFClassifier, RBFClassifierCV)]
@@ -49,6 +52,17 @@ def everything():
 def layer_of(C, gamma=0.1, metric="euclidean", profile="gaussian", **options):
     """A hidden layer of these centers, on a backend and in a precision if they are named."""
     return HiddenLayer(C, Activation(metric, profile, gamma), **options)
+
+
+def sums_of(layer, X, T, weights=None, mean=None, grid=None):
+    """HᵀH, with both triangles, and HᵀT of a layer, on the host."""
+    m = layer.centers.shape[0]
+    with layer.allocator():
+        out = layer.xp.zeros((m, m)), layer.xp.zeros((m, T.shape[1]))
+        layer.gram(X, T, weights, np.zeros(m) if mean is None else mean, out, grid)
+        G, B = map(to_host, out)
+    mirror(G)
+    return G, B
 
 
 def outputs(model, X):

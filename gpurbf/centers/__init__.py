@@ -22,7 +22,7 @@ from gpurbf.centers.sample import random, stratified
 from gpurbf.data.hashes import finder, row_hashes
 from gpurbf.layer.activation import positive_definite
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 
 __all__ = ["CENTERS", "COUNTS", "center_finder", "most_centers", "own_centers"]
 
@@ -61,7 +61,7 @@ def most_centers(n_centers: int | str, n_samples: int) -> int:
     return COUNTS[n_centers](n_samples) if isinstance(n_centers, str) else n_centers
 
 
-@staged("prepare", "centers chosen")
+@stage("prepare", "centers chosen")
 def own_centers(X: Any, layer: HiddenLayer) -> np.ndarray | None:
     """The number of the center equal to each sample, (N,); None if a sample has none.
 

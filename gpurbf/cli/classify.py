@@ -131,11 +131,7 @@ def _load(name: str) -> Images:
 
 
 def _classify(
-    name: str,
-    data: Images,
-    backend: str,
-    log: Callable[[str], None],
-    pictures: list[Future[str]],
+    name: str, data: Images, backend: str, log: Callable[[str], None], pictures: list[Future[str]]
 ) -> tuple[Any, np.ndarray]:
     """Fit an estimator and predict the test images; print its row, return both."""
     X, y, X_test = _rows(data.X_train), data.y_train, _rows(data.X_test)
@@ -206,7 +202,8 @@ def _work_ahead(can_draw: bool, compiles: bool) -> None:
         jit.announcer.said = True  # only the first process prints the message
         X = np.random.default_rng(0).integers(0, 16, (600, 64)).astype(float)
         layer = HiddenLayer(X[:300], Activation("euclidean", "gaussian", 1e-3), backend="numba")
-        layer.gram(X, np.ones((600, 10)))
+        sums = np.zeros((300, 300)), np.zeros((300, 10))
+        layer.gram(X, np.ones((600, 10)), None, np.zeros(300), sums)
         layer.matvec(X, np.ones((300, 10)))
 
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
 from gpurbf.runtime.arrays import is_resident
-from gpurbf.runtime.stages import count, staged
+from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_rows
 
 # Precisions with which data are not searched for integers.
@@ -77,7 +77,7 @@ def _of(values: Any, quantization: Quantization | None, X: Any) -> Samples:
     )
 
 
-@staged("prepare", "quantize")
+@stage("prepare", "quantize")
 def quantize_or_keep(
     X: Any, precision: str = "auto", quantizations: Sequence[Quantization] | None = None
 ) -> Samples:
@@ -120,7 +120,7 @@ def _encode_sparse(X: Any, quantization: Quantization) -> np.ndarray | None:
     return codes
 
 
-@staged("prepare", "quantize")
+@stage("prepare", "quantize")
 def by_row(X: np.ndarray, quantization: Quantization) -> list[tuple[slice | np.ndarray, Samples]]:
     """Split dense rows X into quantized rows, as codes, and the others; each with their places.
 
@@ -150,7 +150,7 @@ def _some(X: Any) -> np.ndarray:
     return X[: max(1, _ENTRIES // X.shape[1])].toarray() if sp.issparse(X) else X
 
 
-@staged("prepare", "quantize")
+@stage("prepare", "quantize")
 def shared_quantizations(C: Any, X: Any, precision: str) -> list[Quantization]:
     """The quantizations that may fit all centers C (m, n), that of most of some samples X first.
 

@@ -19,7 +19,7 @@ from gpurbf.layer.backends import get_backend
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.errors import quiet, warn
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 
 
 class FittedLayerMixin(StateMixin):
@@ -89,7 +89,7 @@ class ChosenLayerMixin(FittedLayerMixin):
     gamma: Any
     random_state: Any
 
-    @staged("prepare", "centers chosen")
+    @stage("prepare", "centers chosen")
     def _choose_layer(
         self,
         X: Any,

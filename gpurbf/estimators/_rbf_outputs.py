@@ -17,7 +17,7 @@ from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import Rows, check_finite, check_samples, with_class_weights
 from gpurbf.runtime.arrays import beside, chosen, library
 from gpurbf.runtime.memory import check_result
-from gpurbf.runtime.stages import stage, staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot, winning_class
@@ -104,13 +104,13 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
                 self._add(normal, part, rows, batch)
         return normal
 
-    @staged("output training")
+    @stage("output training")
     def _add(self, normal: NormalEquations, X: Any, rows: Rows, batch: slice) -> None:
         """Add a batch of the rows, whose samples are X, to the normal equations."""
         T, weights = one_hot(rows.y[batch], len(self.classes_)), rows.weights
         normal.add(self._layer(), X, T, None if weights is None else weights[batch])
 
-    @staged("back and evaluate", "temperature")
+    @stage("back and evaluate", "temperature")
     def _calibrate(
         self, scores: np.ndarray, X: Any, y: np.ndarray, weights: np.ndarray | None
     ) -> None:
@@ -124,7 +124,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
             check_is_fitted(self)
         return check_samples(self, X)
 
-    @staged("back and evaluate", "scores")
+    @stage("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         with limited(self.n_jobs):
             scores = self._layer().matvec(X, self.coef_.T) + beside(X, self.intercept_)
@@ -149,7 +149,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     @where_X_is
-    @staged("back and evaluate", "scores")
+    @stage("back and evaluate", "scores")
     def predict(self, X: Any) -> np.ndarray:
         """The class with the largest output; the lowest of equal ones.
 

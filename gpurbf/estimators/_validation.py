@@ -34,7 +34,7 @@ from gpurbf.runtime.checks import (
     plain,
 )
 from gpurbf.runtime.errors import warn
-from gpurbf.runtime.stages import count, staged
+from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import limited, parallel_rows, thread_limit
 
 # uint8 stays: it is the integer quantization itself, and eight times smaller than float64.
@@ -67,7 +67,7 @@ def own_array(A: Any) -> Any:
     return A
 
 
-@staged("read and validate", "X")
+@stage("read and validate", "X")
 def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> Any:
     """Validate X (N, n): finite float64, float32 or uint8, dense or CSR; with ``y=``, both."""
     X, options = on_host(X), {name: on_host(value) for name, value in options.items()}
@@ -136,7 +136,7 @@ def check_samples(estimator: Any, X: Any) -> Any:
     return X
 
 
-@staged("read and validate", "weights")
+@stage("read and validate", "weights")
 def check_weights(
     sample_weight: Any, n_samples: int, *, negative: bool = False, part: bool = False
 ) -> np.ndarray | None:
@@ -186,7 +186,7 @@ def _out_of_range(weights: np.ndarray) -> np.ndarray:
     return (weights != 0) & ~((weights >= _LEAST) & (weights <= _MOST))
 
 
-@staged("read and validate", "y")
+@stage("read and validate", "y")
 def check_labels(y: Any, name: str, masked: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The sorted classes and each label's number; `masked`: some samples have weight 0."""
     y = on_host(y)
@@ -247,7 +247,7 @@ def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Trainin
     return rows._replace(y=codes), classes
 
 
-@staged("read and validate", "X")
+@stage("read and validate", "X")
 def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any) -> Rows:
     """The rows of weight above zero, with their labels."""
     X, y = check_X(estimator, X, y=y, **options)
@@ -293,7 +293,7 @@ def stream_data(
     return rows._replace(y=np.searchsorted(known, rows.y)), known
 
 
-@staged("prepare", "weights")
+@stage("prepare", "weights")
 def with_class_weights(
     class_weight: Any, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
 ) -> np.ndarray | None:

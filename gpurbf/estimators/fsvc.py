@@ -62,7 +62,7 @@ from gpurbf.runtime.checks import (
     plain,
 )
 from gpurbf.runtime.errors import warn
-from gpurbf.runtime.stages import stage, staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import iterates, make_solver
 from gpurbf.solvers.one_hot import one_hot, winning_class
@@ -485,7 +485,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                     check_finite(self, X, coef_=W)
                     self._keep_outputs(W, getattr(solver, "n_epochs", 1))
 
-    @staged("prepare", "order of the samples")
+    @stage("prepare", "order of the samples")
     def _order(self, rows: Rows, first: bool, drawn: bool) -> Order:
         X, y, weights, _ = rows
         keys = np.zeros(X.shape[0], np.uint64)
@@ -532,7 +532,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         """The unit of the pass, with the radius of the trained network."""
         return self._selection.unit._replace(radius=self.eval_radius_).activation()
 
-    @staged("prepare", "radius search")
+    @stage("prepare", "radius search")
     def _find_radii(self, X: Any, codes: np.ndarray, order: Order, solver: Any) -> Any:
         """Set radius_ and eval_radius_; returns the solver with the epochs that a search found."""
         radius = None if self.radius == "auto" else self.radius
@@ -566,7 +566,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self.radius_ = float(radius)
         return solver
 
-    @staged("prepare", "centers packed, norms")
+    @stage("prepare", "centers packed, norms")
     def _choose_centers(
         self, X: Any, codes: np.ndarray, stream: np.ndarray, places: np.ndarray, first: bool
     ) -> np.ndarray:
@@ -604,14 +604,14 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         votes /= max(votes.max(), np.finfo(float).tiny)
         return W * votes[labels, None]
 
-    @staged("output training")
+    @stage("output training")
     def _trained(self, solver: Any, rows: Rows, W: np.ndarray, order: np.ndarray) -> np.ndarray:
         """Train the output weights, starting from W, by the rows in that order."""
         X, y, weights, _ = rows
         T = one_hot(y, len(self.classes_))
         return deque(iterates(solver, self._layer(), X, T, weights, W, order), maxlen=1).pop()
 
-    @staged("output training", "sums")
+    @stage("output training", "sums")
     def _from_sums(self, solver: Any, rows: Rows, old: np.ndarray) -> np.ndarray:
         """Output weights from the sums over the stream so far."""
         T, m = one_hot(rows.y, len(self.classes_)), len(self.centers_)
@@ -621,13 +621,13 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._normal = normal
         return solver.solve(normal, keep=True).W
 
-    @staged("back and evaluate", "fitted attributes")
+    @stage("back and evaluate", "fitted attributes")
     def _keep_outputs(self, W: np.ndarray, n_iter: int) -> None:
         self.coef_ = np.array(W.T, order="C")
         self.n_iter_ = n_iter
         self._report(self._layer())
 
-    @staged("back and evaluate", "scores")
+    @stage("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         """Outputs (N, k), with the rule for samples outside every radius applied."""
         check_is_fitted(self)
@@ -665,10 +665,7 @@ def check_fsvc_parameters(estimator: Any) -> None:
     radius, eval_radius = estimator.radius, estimator.eval_radius
     check_option_or_number("radius", radius, ("auto", "ratio"), numbers.Real, 0, above=True)
     if eval_radius is not None:
-        also = "or a number > 0, or None"
-        check_option_or_number(
-            "eval_radius", eval_radius, ("auto",), numbers.Real, 0, above=True, also=also
-        )
+        check_option_or_number("eval_radius", eval_radius, ("auto",), numbers.Real, 0, above=True)
     for name, value in (("radius", radius), ("eval_radius", eval_radius)):
         if isinstance(value, numbers.Real) and value < _LEAST_RADIUS:
             raise ValueError(

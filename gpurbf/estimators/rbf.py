@@ -21,7 +21,7 @@ from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import Rows, finite, stream_data, training_data
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import SOLVERS, automatic, make_solver
 from gpurbf.solvers.cg import CGSolution
@@ -372,13 +372,13 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.__dict__.pop("n_iter_", None)
         return make_solver(solver, alpha=self.alpha, fit_intercept=self.fit_intercept)
 
-    @staged("prepare", "samples to leave out")
+    @stage("prepare", "samples to leave out")
     def _choose_left_out(self, normal: NormalEquations, rows: Rows) -> LeftOut:
         found = CALIBRATION.over(*rows[:3])
         copies = copies_of(found, rows)
         return leave_out(normal, self._layer(), found, rows.X[found.first], copies)
 
-    @staged("output training")
+    @stage("output training")
     def _solve(
         self, solver: Any, normal: NormalEquations, left_out: LeftOut, X: Any, *, keep: bool
     ) -> None:
@@ -416,7 +416,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         scores = found.left_out(W, self.intercept_, chosen.first, chosen.mass)
         self._calibrate(scores, rows.X, chosen.labels, chosen.totals)
 
-    @staged("output training")
+    @stage("output training")
     def _train(self, solver: Any, rows: Rows) -> None:
         """Output weights by a solver that sees samples one by one."""
         layer, n_classes, (X, codes, weights, places) = self._layer(), len(self.classes_), rows

@@ -28,7 +28,7 @@ from gpurbf.estimators._validation import Rows, check_finite, finite, training_d
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import chosen
 from gpurbf.runtime.checks import check_number, check_option
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot, winning_class
@@ -246,13 +246,13 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             check_number("n_left_out", self.n_left_out, numbers.Integral, 1)
         return self.n_left_out, False
 
-    @staged("prepare", "samples to leave out")
+    @stage("prepare", "samples to leave out")
     def _choose_left_out(self, rows: Rows, most: int | None) -> tuple[Distinct, Copies]:
         """Choose distinct samples by their content: order and repetition do not matter."""
         found = Race(0, by_class=True).over(*rows[:3]).at(slice(most))
         return found, copies_of(found, rows)
 
-    @staged("output training")
+    @stage("output training")
     def _try(
         self,
         normal: NormalEquations,
@@ -287,7 +287,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         best = int(np.argmax(scores))
         return Trial(layer, scores, best, outputs[best], *path.solution(best))
 
-    @staged("back and evaluate")
+    @stage("back and evaluate")
     def _keep_best(self, trials: list[Trial], alphas: np.ndarray, X: Any, found: Distinct) -> None:
         """Keep the model of the best trial, the path and the temperature."""
         scores = np.concatenate([trial.scores for trial in trials])

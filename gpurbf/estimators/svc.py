@@ -56,7 +56,7 @@ from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result, check_room
-from gpurbf.runtime.stages import stage, staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
 from gpurbf.svm.platt import N_FOLDS, class_probabilities, fit_sigmoids, pair_probabilities
@@ -338,7 +338,7 @@ class SVC(
         progress.finish()
         return self
 
-    @staged("read and validate", "X")
+    @stage("read and validate", "X")
     def _check_training_data(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Validate X and y; for a kernel function X becomes the matrix of kernel values."""
         self._sparse = False
@@ -365,7 +365,7 @@ class SVC(
             )
         return X, y
 
-    @staged("prepare", "samples gathered")
+    @stage("prepare", "samples gathered")
     def _train(
         self,
         X: Any,
@@ -452,7 +452,7 @@ class SVC(
         self._gamma = resolve_gamma(self.gamma, X, metric=metric, profile=profile, weights=weights)
         return Activation(metric, profile, self._gamma, float(self.coef0), int(self.degree))
 
-    @staged("back and evaluate", "fitted attributes")
+    @stage("back and evaluate", "fitted attributes")
     def _keep(self, support: np.ndarray, vectors: Any, models: PairModels) -> None:
         """Set the fitted attributes from the trained pairs and their support vectors."""
         solutions = models.solutions
@@ -742,7 +742,7 @@ class SVC(
         found = [answer(self._pair_outputs(X[start : start + step])) for start in starts]
         return found[0] if len(found) == 1 else library(found[0]).concatenate(found)
 
-    @staged("back and evaluate", "scores")
+    @stage("back and evaluate", "scores")
     def _pair_outputs(self, X: Any) -> Any:
         with limited(self.n_jobs):
             ready = self._prepared()

@@ -17,7 +17,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import single_threaded_blas
 
 activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
@@ -66,7 +66,7 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     )
 
 
-@staged("hidden layer", "distances")
+@stage("hidden layer", "distances")
 @single_threaded_blas()
 def distances(X: Any, C: Any, metric: str, dtype: Any = None, **options: Any) -> np.ndarray:
     """The distances (N, m) that the unit takes; by default float32 if that holds their squares.
@@ -87,7 +87,7 @@ def _squared(squares: np.ndarray) -> np.ndarray:
     return squares
 
 
-@staged("back and evaluate", "nearest centers")
+@stage("back and evaluate", "nearest centers")
 def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.ndarray:
     """The index of the nearest center of each row of X (N, n), the lowest of equally near ones.
 
@@ -127,7 +127,7 @@ class KnownLayer(Layer):
         """Return the layer over the same distances, in float64."""
         return KnownLayer(self.D.astype(np.float64), self.centers, self.unit)
 
-    @staged("hidden layer", "known distances")
+    @stage("hidden layer", "known distances")
     def activations(self, X: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """H of some rows."""
         D = self.D[np.ix_(X, self.centers)]
@@ -141,17 +141,15 @@ class KnownLayer(Layer):
         self,
         X: np.ndarray,
         T: np.ndarray,
-        weights: np.ndarray | None = None,
-        mean: np.ndarray | None = None,
-        out: tuple[np.ndarray, np.ndarray] | None = None,
+        weights: np.ndarray | None,
+        mean: np.ndarray,
+        out: tuple[np.ndarray, np.ndarray],
         grid: Any = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> None:
         """Add HᵀH and HᵀT of weighted rows, for H minus its mean, to the two arrays."""
-        m = len(self.centers)
-        G, B = out or (np.zeros((m, m)), np.zeros((m, T.shape[1])))
+        (G, B), m = out, len(self.centers)
         H = self.activations(X)
-        if mean is not None:
-            H -= mean.astype(self.dtype)
+        H -= mean.astype(self.dtype)
         if weights is not None:
             root = np.sqrt(weights, dtype=self.dtype)[:, None]
             H *= root
@@ -168,4 +166,3 @@ class KnownLayer(Layer):
                 B += (nonzero.T @ H).T
             count(operations=H.size * (m + 1) + 2 * products * m, kind="float32")
             count(nbytes=H.nbytes + 2 * 8 * m * m)
-        return G, B

@@ -35,7 +35,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
@@ -371,7 +371,7 @@ class Selection:
             one.arithmetic = arithmetic or one.arithmetic
         return other
 
-    @staged("prepare", "centers chosen")
+    @stage("prepare", "centers chosen")
     def feed(
         self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray | None = None
     ) -> np.ndarray:

@@ -10,7 +10,6 @@ backends/      choosing one, and a folder per family: numba/ (tiles), blas/ (mat
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, Protocol
@@ -24,8 +23,8 @@ class Layer(Protocol):
     Samples X (N, n) are of the kind that the layer was made for: arrays, CSR, or row numbers of
     known distances. ``centers`` (m, …) are its centers, ``dtype`` is the dtype of the activations
     and ``xp`` the library of the arrays that it computes with. Inside ``allocator()`` arrays of
-    that library count against its memory budget, of which ``free_bytes()`` are left. The defaults
-    of this base class are right for plain NumPy arrays.
+    that library count against its memory budget. The defaults of this base class are right for
+    plain NumPy arrays.
     """
 
     centers: Any
@@ -39,10 +38,6 @@ class Layer(Protocol):
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with `xp`."""
         return nullcontext()
-
-    def free_bytes(self) -> float:
-        """Bytes of memory that are left for work with `xp`; infinite if there is no budget."""
-        return math.inf
 
     @property
     def sparse_centers(self) -> Any:
@@ -69,14 +64,8 @@ class Layer(Protocol):
         """H @ W, shape (N, k), for W (m, k); H is not stored."""
 
     def gram(
-        self,
-        X: Any,
-        T: Any,
-        weights: Any = None,
-        mean: Any = None,
-        out: tuple[Any, Any] | None = None,
-        grid: Any = None,
-    ) -> tuple[Any, Any]:
+        self, X: Any, T: Any, weights: Any, mean: Any, out: tuple[Any, Any], grid: Any = None
+    ) -> None:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, of H less ``mean``, added to ``out``.
 
         If the first array of ``out`` is None, only HᵀT is computed. On a CPU only the lower

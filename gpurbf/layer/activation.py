@@ -26,12 +26,7 @@ class Activation(NamedTuple):
 # What users choose by name.
 Metric = Literal["euclidean", "manhattan"]
 Profile = Literal[
-    "gaussian",
-    "laplacian",
-    "triangular",
-    "multiquadric",
-    "inverse-multiquadric",
-    "thin-plate",
+    "gaussian", "laplacian", "triangular", "multiquadric", "inverse-multiquadric", "thin-plate"
 ]
 Precision = Literal["auto", "exact", "float32", "tf32", "float64"]
 METRICS: tuple[Metric, ...] = get_args(Metric)
@@ -73,14 +68,19 @@ def apply_own(profile: Callable, values: np.ndarray) -> None:
     values[:] = found
 
 
-def form(activation: Activation) -> str:
-    """The key of `FORMS` by which the metric's value becomes the profile's argument."""
+# How the metric's value becomes the profile's argument: a square, clamped at 0; the root of that;
+# the square of the value; the value itself.
+SQUARED, ROOT, SQUARE, DOT = range(4)
+
+
+def form(activation: Activation) -> int:
+    """How the metric's value becomes the profile's argument."""
     if activation.metric == "dot":
-        return "dot"
+        return DOT
     of_distance = activation.profile in OF_DISTANCE
     if activation.metric == "manhattan":
-        return "dot" if of_distance else "square"
-    return "root" if of_distance else "squared"
+        return DOT if of_distance else SQUARE
+    return ROOT if of_distance else SQUARED
 
 
 def in_tile(activation: Activation) -> str:
@@ -99,16 +99,6 @@ def positive_definite(activation: Activation) -> bool:
         "manhattan": ("laplacian",),
     }
     return activation.profile in profiles.get(activation.metric, ())
-
-
-# How the metric's value becomes the profile's argument.
-SQUARED, ROOT, SQUARE, DOT = range(4)
-FORMS = {
-    "squared": SQUARED,  # clamped at 0
-    "root": ROOT,  # the root of that
-    "square": SQUARE,  # the square, not clamped
-    "dot": DOT,  # unchanged
-}
 
 
 class Epilogue(NamedTuple):

@@ -20,9 +20,8 @@ from gpurbf.layer.sparse import SparseProductLayer
 from gpurbf.runtime.arrays import is_resident, to_host
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import Lock
-from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_result
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 
 _FLOAT64 = np.dtype(np.float64)
 
@@ -128,7 +127,7 @@ class HiddenLayer:
         self.reason: str = backend[1]
         # See `gpurbf.layer.Layer`.
         where = self.backend
-        self.xp, self.allocator, self.free_bytes = where.xp, where.allocator, where.free_bytes
+        self.xp, self.allocator = where.xp, where.allocator
         self.precision = precision
         if not isinstance(C, Samples):
             if sp.issparse(C):
@@ -192,7 +191,7 @@ class HiddenLayer:
             arithmetic = f"exact 8-bit integer distances{unit}, {arithmetic} activations"
         return f"{self.backend.name} ({self.reason}), {self.backend.kernel}, {arithmetic}"
 
-    @staged("hidden layer")
+    @stage("hidden layer")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), in the layer's dtype; into ``out``, an array of that shape, if given."""
         xp = self._library_of(X)
@@ -213,7 +212,7 @@ class HiddenLayer:
             out[rows] = self.xp.asarray(H) if is_resident(out) else to_host(H)
         return out
 
-    @staged("hidden layer")
+    @stage("hidden layer")
     def matvec(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for W (m, k) or `OutputWeights`; H is not stored."""
         xp, shape = self._library_of(X), (X.shape[0], W.shape[1])
@@ -248,35 +247,27 @@ class HiddenLayer:
             last = self._last_weights = OutputWeights(W.copy(order="K"))
         return last
 
-    @staged("output training")
+    @stage("output training")
     def gram(
         self,
         X: Any,
         T: np.ndarray,
-        weights: np.ndarray | None = None,
-        mean: np.ndarray | None = None,
-        out: tuple[Any, Any] | None = None,
+        weights: np.ndarray | None,
+        mean: np.ndarray,
+        out: tuple[Any, Any],
         grid: Grid | None = None,
-    ) -> tuple[Any, Any]:
+    ) -> None:
         """Weighted HᵀH (m, m) and HᵀT (m, k), float64, for targets T (N, k); H is not stored.
 
-        If ``mean`` (m,) is given, it is subtracted from H. The sums are added to the arrays of
-        ``out``, which are of the backend's library, on a CPU only to the lower triangle of the
-        first; if that is None, only HᵀT is computed. Without ``out`` the results are whole NumPy
-        arrays. On a ``grid`` the sums are exact.
+        ``mean`` (m,) is subtracted from H. The sums are added to the arrays of ``out``, which are
+        of the backend's library, on a CPU only to the lower triangle of the first; if that is None,
+        only HᵀT is computed. On a ``grid`` the sums are exact.
         """
-        m, xp = self.centers.shape[0], self.xp
+        sums = Sums(*out, mean, grid)
         with self.allocator():
-            G, B = out or (xp.zeros((m, m)), xp.zeros((m, T.shape[1])))
-            sums = Sums(G, B, np.zeros(m) if mean is None else mean, grid)
             for rows, layer, values in self._blocks(X):
                 w = None if weights is None else weights[rows]
                 layer.gram(values, T[rows], w, sums)
-            if out:
-                return out
-            G, B = to_host(G), to_host(B)
-            mirror(G)
-            return G, B
 
     def _blocks(self, X: Any, row_bytes: float = 0) -> Iterator[_Block]:
         """The rows of X as prepared layers take them: sparse ones apart, dense ones by arithmetic.
@@ -359,7 +350,7 @@ class HiddenLayer:
                     self._prepared[key] = self._make_prepared(*key)
         return self._prepared[key]
 
-    @staged("prepare", "centers packed, norms")
+    @stage("prepare", "centers packed, norms")
     def _make_prepared(
         self, sparse: bool, quantization: Quantization | None, dtype: np.dtype
     ) -> PreparedLayer[Any]:

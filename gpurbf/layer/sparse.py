@@ -25,7 +25,7 @@ from gpurbf.layer.backends.numba.matvec import GroupedWeights, Product, times
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
@@ -148,40 +148,35 @@ class SparseLayer:
         """The backend in use and the reason, its products and the arithmetic, in a line."""
         return "scipy (the data are too wide to be made dense), sparse products, float64"
 
-    @staged("hidden layer", "sparse products")
+    @stage("hidden layer", "sparse products")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:
         """H, shape (N, m), for X dense, CSR or Samples of them."""
-        shape = X.shape[0], self.centers.shape[0]
         if out is None:
+            shape = X.shape[0], self.centers.shape[0]
             check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
-        return self._by_parts(self._values, X, np.empty(shape) if out is None else out)
+            out = np.empty(shape)
+        return self._by_parts(lambda A, H: np.copyto(H, self._values(A)), X, out)
 
-    @staged("hidden layer", "sparse products")
+    @stage("hidden layer", "sparse products")
     def matvec(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for `OutputWeights`."""
         shape, multiply = (X.shape[0], W.shape[1]), W.packed(self)
         check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
-
-        def sums(A: Any) -> np.ndarray:
-            S = np.empty((A.shape[0], W.shape[1]))
-            multiply(self._values(A), S)
-            return S
-
-        return self._by_parts(sums, X, np.empty(shape))
+        return self._by_parts(lambda A, S: multiply(self._values(A), S), X, np.empty(shape))
 
     def pack_weights(self, W: np.ndarray | GroupedWeights) -> Product:
         """Output weights W (m, k) as a product with them."""
         return times(W, self.dtype)
 
-    def _by_parts(self, values: Callable[[Any], np.ndarray], X: Any, out: np.ndarray) -> np.ndarray:
-        """Write the values of X into ``out``, in parts of rows on all free threads; return ``out``.
+    def _by_parts(self, write: Callable[..., None], X: Any, out: np.ndarray) -> np.ndarray:
+        """``write(X, out)`` in parts of rows on all free threads; return ``out``.
 
         SciPy's products do not block other threads.
         """
         X = canonical_csr(X)
 
         def part(rows: slice) -> None:
-            out[rows] = values(X[rows])
+            write(X[rows], out[rows])
 
         n_rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
         parallel_rows(part, X.shape[0], n_rows)

@@ -24,7 +24,7 @@ from gpurbf.runtime.cpu import cpu_features, processor
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import physical_bytes
-from gpurbf.runtime.stages import FENCES
+from gpurbf.runtime.stages import best_seconds
 from gpurbf.runtime.threads import parallel_for, parallel_rows, thread_limit
 
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
@@ -179,7 +179,7 @@ def scale_rate(multiply: Callable[[Any, Any, Any], Any], xp: ModuleType = np) ->
         for _ in range(calls):
             parallel_rows(scale, _NUMBERS, -(-_NUMBERS // n))
 
-    return calls * (source.nbytes + target.nbytes) / _best(work)
+    return calls * (source.nbytes + target.nbytes) / best_seconds(work, _RUNS)
 
 
 def product_rate(dtype: str, xp: ModuleType = np) -> float:
@@ -189,19 +189,8 @@ def product_rate(dtype: str, xp: ModuleType = np) -> float:
         n *= 2
         A = xp.ones((n, n), dtype)
         product = functools.partial(xp.matmul, A, A, out=xp.empty_like(A))
-        seconds = _best(product, runs=2)
-    return 2 * n**3 / _best(product)
-
-
-def _best(work: Callable[[], Any], runs: int = _RUNS) -> float:
-    """Seconds of the fastest run, including work on a device."""
-
-    def whole() -> None:
-        work()
-        for fence in FENCES:
-            fence()
-
-    return min(timeit.repeat(whole, number=1, repeat=runs))
+        seconds = best_seconds(product, 2)
+    return 2 * n**3 / best_seconds(product, _RUNS)
 
 
 def peak(name: str) -> float:

@@ -46,17 +46,10 @@ def check_verbose(value: Any) -> None:
 
 
 def check_option_or_number(
-    name: str,
-    value: Any,
-    allowed: tuple[str, ...],
-    kind: Any,
-    low: float,
-    *,
-    above: bool = False,
-    also: str = "",
+    name: str, value: Any, allowed: tuple[str, ...], kind: Any, low: float, *, above: bool = False
 ) -> None:
-    """Check for an allowed name or a number; ``also`` says what is allowed besides the names."""
+    """Check for an allowed name or a number."""
     if isinstance(value, str):
-        check_option(name, value, allowed, also or f"or a number {'>' if above else '>='} {low}")
+        check_option(name, value, allowed, f"or a number {'>' if above else '>='} {low}")
     else:
         check_number(name, value, kind, low, above=above)

@@ -11,11 +11,7 @@ from typing import Any
 
 from gpurbf.runtime import memory
 
-_DEFAULTS: dict[str, Any] = {
-    "backend": "auto",
-    "memory": "auto",
-    "gpu_memory": None,
-}
+_DEFAULTS: dict[str, Any] = {"backend": "auto", "memory": "auto", "gpu_memory": None}
 # Megabytes of working arrays where `memory` is "auto".
 _WORKING_MEGABYTES = 256
 # Each thread has its own value of a context variable; threads that work for it use its context

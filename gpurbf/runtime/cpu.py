@@ -1,4 +1,4 @@
-"""The CPU: its instructions, its name, its cores and caches."""
+"""The CPU: its instructions and its name."""
 
 from __future__ import annotations
 
@@ -58,13 +58,3 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine() or "unknown"
-
-
-@functools.cache
-def l2_bytes() -> int:
-    """Size of a core's cache of level 2, where Linux tells it; else 1 MiB."""
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        with suppress(OSError, ValueError):
-            if int((index / "level").read_text()) == 2:
-                return int((index / "size").read_text().strip().removesuffix("K")) << 10
-    return 1 << 20

@@ -4,10 +4,9 @@
         ...
         count(operations=2 * N * m * n, kind="float32", nbytes=X.nbytes)
 
-Normally nothing is recorded, and a stage is one shared object that does nothing. If a thread is
-recorded, its time counts for the innermost open stage, so stages add up to the wall time however
-they are nested. The wall time of a parallel section is divided among stages in proportion to the
-time that its threads spent in each.
+A stage does nothing unless its thread is recorded. The time of a recorded thread counts for the
+innermost open stage, so stages add up to the wall time however they are nested. The wall time of a
+parallel section is divided among stages in proportion to the time that its threads spent in each.
 """
 
 from __future__ import annotations
@@ -15,9 +14,10 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+import timeit
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gpurbf.runtime.memory import resident_bytes
 
@@ -36,7 +36,6 @@ FENCES: list[Callable[[], Any]] = []
 
 # Seconds between measurements of memory: in long stages, and at the ends of short ones.
 _SAMPLING, _LOOKS = 0.05, 0.001
-Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
@@ -122,16 +121,24 @@ class _Local(threading.local):
 _local = _Local()
 
 
-@contextmanager
-def _opened(account: _Account, key: tuple[str, str]) -> Iterator[None]:
-    """A recorded stage."""
-    account.charge()
-    account.open.append(key)
-    try:
-        yield
-    finally:
-        account.charge()
-        account.open.pop()
+class stage(ContextDecorator):
+    """A block (``with``) or a function (as a decorator) whose time counts for a part of a stage.
+
+    ``name`` is one of ``STAGES``. Time inside a further stage counts for that one.
+    """
+
+    def __init__(self, name: str, part: str = "") -> None:
+        self._key = name, part
+
+    def __enter__(self) -> None:
+        if (account := _local.account) is not None:
+            account.charge()
+            account.open.append(self._key)
+
+    def __exit__(self, *exception: object) -> None:
+        if (account := _local.account) is not None:
+            account.charge()
+            account.open.pop()
 
 
 class _Section:
@@ -190,7 +197,7 @@ class _Section:
 
 
 class _Nothing:
-    """A stage or section when nothing is recorded."""
+    """A section when nothing is recorded."""
 
     def __enter__(self) -> _Nothing:
         return self
@@ -208,28 +215,6 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-
-
-def stage(name: str, part: str = "") -> AbstractContextManager[Any]:
-    """A context in which time counts for a part of one of ``STAGES``."""
-    account = _local.account
-    return _NOTHING if account is None else _opened(account, (name, part))
-
-
-def staged(
-    name: str, part: str = ""
-) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """A decorator: the function's time, less that of stages inside it, counts for this stage."""
-
-    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @functools.wraps(function)
-        def inside(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            with stage(name, part):
-                return function(*args, **kwargs)
-
-        return inside
-
-    return decorate
 
 
 def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
@@ -272,6 +257,17 @@ def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:
             account.unlocked_since = None
 
     return timed
+
+
+def best_seconds(work: Callable[[], Any], runs: int) -> float:
+    """Seconds of the fastest of some runs, including what they began on a device."""
+
+    def whole() -> None:
+        work()
+        for fence in FENCES:
+            fence()
+
+    return min(timeit.repeat(whole, number=1, repeat=runs))
 
 
 class Recorder:

@@ -7,7 +7,7 @@ import scipy.optimize
 from scipy.special import expit
 
 from gpurbf.runtime.arrays import library
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 
 
 def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
@@ -36,7 +36,7 @@ def probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
     return p
 
 
-@staged("back and evaluate", "temperature")
+@stage("back and evaluate", "temperature")
 def fit_temperature(scores: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> float:
     """Find the temperature that minimises the log-loss of scores.
 

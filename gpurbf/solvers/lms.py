@@ -15,7 +15,7 @@ from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, thread_limit
 
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
@@ -173,7 +173,7 @@ class _Tiles:
         self.filled = self.kept
 
 
-@staged("output training")
+@stage("output training")
 def _safe_rate(tiles: _Tiles) -> float:
     """The default of `LMS.learning_rate`."""
     with tiles.layer.allocator():

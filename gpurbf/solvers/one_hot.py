@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from gpurbf.runtime.memory import check_result
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 
 
 class OneHot(BaseEstimator):
@@ -37,7 +37,7 @@ class OneHot(BaseEstimator):
         return start
 
 
-@staged("prepare", "targets")
+@stage("prepare", "targets")
 def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
     """Make targets of classes: 0/1 columns, or one column of -1/1 for two classes.
 

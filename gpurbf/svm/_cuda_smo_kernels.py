@@ -18,13 +18,14 @@ import numpy as np
 from gpurbf.layer.backends.cuda.kernels.warps import WARPS, best, best_beside, product
 from gpurbf.runtime.jit.cuda_api import cuda, jit
 from gpurbf.svm import _smo_kernels
+from gpurbf.svm._smo_kernels import CREEPING_SETS, CREEPING_TOLERANCE, INNER_TOLERANCE
 
 # Maximum number of samples in a working set, and of threads in a block.
 SIZE, THREADS = 2048, 512
 # Columns of the table of the pairs' progress.
 STATE, STEPS, VIOLATION, ROUNDS, SQUARES, STUCK = range(6)
 # States: pairs that are not RUNNING are skipped. DOUBTED: f must be evaluated again.
-RUNNING, CONVERGED, ENDED, DOUBTED, NOT_FINITE = range(5)
+RUNNING, ENDED, DOUBTED, NOT_FINITE = range(4)
 
 _LOWEST, _HIGHEST = np.int64(-(2**63)), np.int64(2**63 - 1)
 _RISES, _FALLS = 1, 2
@@ -65,17 +66,13 @@ class Pairs(NamedTuple):
 class Rules(NamedTuple):
     """When to stop: violation, steps of a pair, steps of a launch.
 
-    Inside a set, steps end at ``inner`` times the violation, at ``loose`` times after ``many``
-    rounds. f is in doubt if ``doubt`` times the root of the sum of squares of all changes exceeds
-    the violation.
+    f is in doubt if ``doubt`` times the root of the sum of squares of all changes exceeds the
+    violation.
     """
 
     tol: float
     max_iter: int
     most: int
-    inner: float
-    loose: float
-    many: int
     doubt: float
 
 
@@ -124,9 +121,7 @@ def select(wave, pairs, progress, rules):
         state = NOT_FINITE
     elif n > size and error > max(violation, rules.tol):
         state = DOUBTED
-    elif violation < rules.tol:
-        state = CONVERGED
-    elif progress[p, STUCK] != 0 or progress[p, STEPS] == rules.max_iter:
+    elif violation < rules.tol or progress[p, STUCK] != 0 or progress[p, STEPS] == rules.max_iter:
         state = ENDED
     cuda.syncthreads()
     if first == 0:
@@ -263,7 +258,7 @@ def inner(wave, pairs, progress, rules):
         at = begin + members[k]
         beta[k], f[k] = pairs.beta[at], pairs.f[at]
         ends[k] = _ends(beta[k], pairs.bounds[at])
-    part = rules.inner if progress[p, ROUNDS] < rules.many else rules.loose
+    part = INNER_TOLERANCE if progress[p, ROUNDS] < CREEPING_SETS else CREEPING_TOLERANCE
     goal = rules.tol if whole else max(rules.tol, part * progress[p, VIOLATION])
     done = np.int64(progress[p, STEPS])
     most = min(np.int64(rules.most), np.int64(rules.max_iter) - done)

@@ -11,12 +11,7 @@ import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.svm.pair_kernel import (
-    OPERATIONS_PER_VALUE,
-    EvaluatedPair,
-    MatrixPair,
-    all_rows,
-)
+from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair, MatrixPair, all_rows
 
 free_cg_kernels = lazy_module("gpurbf.svm._free_cg_kernels")
 round_kernels = lazy_module("gpurbf.svm._round_kernels")

@@ -93,9 +93,6 @@ def solve_side_by_side(
             tol,
             max_iter,
             max(_MIN_STEPS_PER_LAUNCH, _STEPS_PER_LOOK // (_ROUNDS_PER_LOOK * n_waves)),
-            smo_kernels.INNER_TOLERANCE,
-            smo_kernels.CREEPING_TOLERANCE,
-            smo_kernels.CREEPING_SETS,
             binary.ROUNDING_DEVIATIONS * kernel.rounding / binary.MAX_ROUNDING_PART,
         )
         rounds = Rounds(kernel, problems, width, rules)

@@ -22,7 +22,7 @@ from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.layer.sparse import SparseLayer, squared_norms
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows
 from gpurbf.svm.rounding import float32_error
 
@@ -234,7 +234,7 @@ class KernelRows:
             most = values(np.asarray(squares.max(initial=0.0)), a._replace(coef0=abs(a.coef0)))
             return values(squares, a), float(most)
 
-    @staged("prepare", "samples gathered")
+    @stage("prepare", "samples gathered")
     def gathered(self, samples: np.ndarray | slice) -> Samples:
         """The samples, where values are evaluated, as :meth:`weighted` takes them."""
         there = self._there
@@ -267,7 +267,7 @@ class KernelRows:
         subtract_rows(X, samples, -weights, v)
         return row_products(rows.values, v[:, None])[:, 0]
 
-    @staged("prepare", "centers packed, norms")
+    @stage("prepare", "centers packed, norms")
     def over(
         self, samples: np.ndarray | slice, before: Any = None, fresh: slice | None = None
     ) -> Any:

@@ -16,7 +16,7 @@ from gpurbf.layer.backends.numba.matvec import GroupedWeights, row_products
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.layer.sparse import SparseLayer
 from gpurbf.runtime.arrays import beside, is_resident
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.svm.rounding import arithmetic
 
 # Up to this many products, a BLAS does not wake its threads, which spin after their work for longer
@@ -113,7 +113,7 @@ def _sparse(V: np.ndarray, columns: np.ndarray, k: int) -> Any:
     return sp.csr_array((V.ravel(), np.tile(columns, len(V)), ends), (len(V), k))
 
 
-@staged("prepare", "pair weights")
+@stage("prepare", "pair weights")
 def pair_weights(dual_coef: np.ndarray, n_support: np.ndarray) -> GroupedWeights:
     """Weights (n_SV, n_pairs), by class, from LIBSVM's layout (n_classes - 1, n_SV)."""
     n_classes, stops = len(n_support), np.cumsum(n_support)

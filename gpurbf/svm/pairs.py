@@ -16,13 +16,7 @@ import numpy as np
 
 from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
-from gpurbf.svm.binary import (
-    BinarySolver,
-    Solution,
-    begin_on_matrix,
-    length,
-    rounding_is_small,
-)
+from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, length, rounding_is_small
 from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair

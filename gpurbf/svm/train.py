@@ -12,7 +12,7 @@ from sklearn.utils import gen_batches
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.layer.activation import Activation
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.cuda_check import steps_on_device
 from gpurbf.svm.kernel_matrix import GivenKernel, KernelRows
@@ -60,7 +60,7 @@ class PairModels:
     description: str
 
 
-@staged("prepare", "samples grouped")
+@stage("prepare", "samples grouped")
 def group_samples(
     X: Any, y: np.ndarray, weights: np.ndarray | None, *, by_key: bool = False
 ) -> Groups:
@@ -112,7 +112,7 @@ def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return equal
 
 
-@staged("output training", "pairs")
+@stage("output training", "pairs")
 def train_pairs(
     X: Any,
     y: np.ndarray,

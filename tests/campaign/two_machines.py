@@ -35,7 +35,9 @@ def arrays(data, X, y):
         if name == "layer":
             yield f"{data}: activations", model.transform(X)
             layer, targets = model._layer(), (y[:, None] == range(10)).astype(float)
-            sums = layer.gram(X, targets, grid=Grid.of(1.0, 1.0))
+            m = len(layer.centers)
+            sums = np.zeros((m, m)), np.zeros((m, 10))
+            layer.gram(X, targets, None, np.zeros(m), sums, Grid.of(1.0, 1.0))
             yield from zip((f"{data}: HᵀH on a grid", f"{data}: HᵀT on a grid"), sums)
             continue
         for attribute in CENTERS + FITTED:

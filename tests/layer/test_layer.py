@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
-from callers import layer_of, run_threads
+from callers import layer_of, run_threads, sums_of
 
 from gpurbf.data.samples import quantize_or_keep
 from gpurbf.layer.activation import PROFILES, Activation
@@ -81,7 +81,7 @@ def test_every_shape_and_consumer(backend, dtype, metric, N, m, n):
     S = layer.matvec(X, W)
     assert S.dtype == layer.dtype
     assert_close(S, H @ W, layer.dtype)
-    G, B = layer.gram(X, T, w)
+    G, B = sums_of(layer, X, T, w)
     assert G.dtype == B.dtype == np.float64
     assert_close(G, (H.T * w) @ H, layer.dtype)
     assert_close(B, (H.T * w) @ T, layer.dtype)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 import scipy.sparse as sp
-from callers import layer_of
+from callers import layer_of, sums_of
 from sklearn.base import clone
 
 from gpurbf import FSVC, SVC, RBFClassifier, config_context
@@ -49,7 +49,7 @@ def test_the_layer_is_that_of_the_formula(backend, activation, dtype, X):
     np.testing.assert_allclose(layer.activations(X), H, rtol=bound, atol=bound)
     np.testing.assert_allclose(layer.matvec(X, W), H @ W, rtol=0, atol=20 * bound * np.abs(H).max())
     w, T, mean = rng.uniform(1, 2, X.shape[0]), rng.normal(size=(X.shape[0], k)), H.mean(axis=0)
-    G, B = layer.gram(X, T, w, mean)
+    G, B = sums_of(layer, X, T, w, mean)
     V = (H - mean) * np.sqrt(w)[:, None]
     size = np.abs(V.T @ V).max()
     np.testing.assert_allclose(G, V.T @ V, rtol=0, atol=20 * bound * size)
@@ -95,7 +95,7 @@ def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
     grid, same = (fixed_point(one, 1e-3, 1.0, 1.0, 1.0) for one in (given, dense))
     assert (grid is None) == (not given.exact_sums)
     np.testing.assert_equal(grid, same)
-    np.testing.assert_equal(given.gram(X, T), dense.gram(X, T))
+    np.testing.assert_equal(sums_of(given, X, T), sums_of(dense, X, T))
 
 
 MODELS = [RBFClassifier(100, solver=solver) for solver in ("ridge", "cg", "lms")]

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import reference
-from callers import layer_of, run_threads
+from callers import layer_of, run_threads, sums_of
 
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
@@ -55,7 +55,7 @@ def test_no_tile_changes_a_result(backend, metric, precision):
         layer = layer_of(C, gamma, metric, backend=backend, precision=precision)
         within = reference.TOLERANCE[layer.dtype]
         with forced(cut):
-            found = layer.activations(X), layer.matvec(X, W), *layer.gram(X, T)
+            found = layer.activations(X), layer.matvec(X, W), *sums_of(layer, X, T)
         for value, expected in zip(found, (H, H @ W, H.T @ H, H.T @ T)):
             scale = max(1.0, np.abs(expected).max())
             np.testing.assert_allclose(value, expected, rtol=0, atol=10 * within * scale)

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, System
 
 # Number of parts of the samples that are left out one after the other; for each part, the maximum
@@ -40,7 +40,7 @@ class CGSolution:
             f"{self.residual:.1e}"
         )
 
-    @staged("output training")
+    @stage("output training")
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
         """Output weights.
 
@@ -52,7 +52,7 @@ class CGSolution:
         """
         return self.system.weights(self.V)
 
-    @staged("back and evaluate", "leave-one-out")
+    @stage("back and evaluate", "leave-one-out")
     def left_out(
         self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
     ) -> np.ndarray:
@@ -156,7 +156,7 @@ class CG(BaseEstimator):
         if self.preconditioner is not None:
             check_number("preconditioner", self.preconditioner, numbers.Integral, 1)
 
-    @staged("output training")
+    @stage("output training")
     def system(
         self,
         layer: Layer,

@@ -14,13 +14,7 @@ from gpurbf.layer.backends.numba.matvec_kernels import PARTS, collect
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.layer.backends.numba.packing import aligned_like
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import (
-    call_at,
-    keep_alive,
-    pointer_to,
-    use_widest_vectors,
-    widen16,
-)
+from gpurbf.runtime.jit.llvm import call_at, keep_alive, pointer_to, use_widest_vectors, widen16
 
 LARGEST = 32767
 # Rows of a tile of BLOCK columns; rows and columns of one of panels.

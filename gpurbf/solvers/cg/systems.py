@@ -13,7 +13,7 @@ from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import FORCED
 from gpurbf.layer import Layer, activations
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
@@ -70,7 +70,7 @@ class System(Protocol):
     preconditioner: Cholesky | Falkon | Nystrom
     info: str
 
-    @staged("output training", "preconditioner")
+    @stage("output training", "preconditioner")
     def _precondition(self, max_factorised: int, trace: float) -> Cholesky | Falkon | Nystrom:
         """Make the preconditioner, given A's trace: a factor of the whole kernel, else `Nystrom`.
 

@@ -22,7 +22,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.linalg import factorizations
-from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers.ridge.normal_equations import ROUNDING, NormalEquations
 
@@ -55,7 +55,7 @@ class Ridge(BaseEstimator):
         """Raise for a bad parameter."""
         check_number("alpha", self.alpha, numbers.Real, 0, above=True)
 
-    @staged("output training", "sums")
+    @stage("output training", "sums")
     def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
         """Minimise Σ wᵢ ‖tᵢ - hᵢ W - b‖² + λ ‖W‖².
 
@@ -133,7 +133,7 @@ class RidgeSolution:
     whiten: Callable[[Any], Any]
     xp: ModuleType = np
 
-    @staged("back and evaluate", "leave-one-out")
+    @stage("back and evaluate", "leave-one-out")
     def leave_one_out(
         self,
         H: Any,

@@ -16,7 +16,7 @@ from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_room
-from gpurbf.runtime.stages import staged
+from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited, parallel_rows, single_threaded_blas
 from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
 
@@ -150,7 +150,7 @@ class NormalEquations:
         """Whether sums that could be exact are not, as the grid is too coarse for the centers."""
         return bool(self.alpha) and self.grid is None and len(self.G) >= FEW and layer.exact_sums
 
-    @staged("output training", "sums")
+    @stage("output training", "sums")
     def add(self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None) -> None:
         """Add rows; ``layer.gram`` gives HᵀH and HᵀT of them.
 

@@ -22,7 +22,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.linalg import factorizations
-from gpurbf.runtime.stages import count, stage, staged
+from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows, single_threaded_blas
 from gpurbf.solvers.ridge import OwnCenters, left_out
 from gpurbf.solvers.ridge.normal_equations import ROUNDING, NormalEquations
@@ -95,7 +95,7 @@ class RidgePath:
         W = np.ascontiguousarray(self.form.back(self.weights[i]).T)
         return W, self.equations.intercept(W)
 
-    @staged("back and evaluate", "leave-one-out")
+    @stage("back and evaluate", "leave-one-out")
     def leave_one_out(
         self, H: Any, T: np.ndarray, weights: np.ndarray, own: OwnCenters
     ) -> np.ndarray:

@@ -21,7 +21,7 @@ from numba import typeof, types
 
 from benchmarks import _cuda_naive_kernels
 from gpurbf import BackendUnavailable
-from gpurbf.layer.activation import FORMS, Epilogue
+from gpurbf.layer.activation import DOT, ROOT, SQUARED, Epilogue
 from gpurbf.layer.backends.cuda import numba_cuda
 from gpurbf.layer.backends.cuda.kernels import profiles, tile, warps
 from gpurbf.layer.backends.cuda.kernels.profiles import NUMBERS
@@ -69,7 +69,8 @@ def ptx(compiled):
             typeof(Epilogue(1, 1.0, 1, 1, 1.0, 1.0, 1)),
             real[:, ::1], real[:, ::1], types.float64[:, :, ::1],
         )  # fmt: skip
-        form = FORMS[form or ("squared" if product == "multiply" else "dot")]
+        if form is None:
+            form = SQUARED if product == "multiply" else DOT
         mode = tile.STORE if "-stored" in name else tile.SCORES
         consumer = tile.Consumer(mode, form, NUMBERS[profile], real.bitwidth // 8)
         kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0), consumer)
@@ -90,7 +91,7 @@ def steps_ptx(compiled):
         kernels = MagicMock(Pairs=_cuda_smo_kernels.Pairs)
         K = SimpleNamespace(xp=np, dtype=np.dtype(real), diagonal=np.zeros(4))
         problems = cuda_pairs.problems_of(np.array([0, 2, 4]), np.ones(4), [(0, 1)])
-        rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.1, 0.1, 1, 0.0)
+        rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cuda_api, "argument", lambda array: array)
             patch.setattr(cuda_api, "current_stream", lambda: 0)
@@ -139,7 +140,7 @@ def test_all_is_in_registers_and_the_inner_loop_arithmetic_on_vector_loads(ptx, 
 
 @pytest.mark.parametrize(
     "name, of, most",
-    [("mma", {}, 10), ("mma-stored", {}, 11), ("mma-stored", {"form": "root"}, 15)],
+    [("mma", {}, 10), ("mma-stored", {}, 11), ("mma-stored", {"form": ROOT}, 15)],
 )
 def test_an_activation_is_few_instructions(ptx, name, of, most):
     """From the last product to the first barrier or the end: the terms, the activations and what

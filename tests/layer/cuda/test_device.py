@@ -10,6 +10,7 @@ import joblib
 import numpy as np
 import pytest
 import standin
+from callers import sums_of
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from standin import GAUSSIAN
@@ -72,7 +73,7 @@ def consumers(layer, X):
     return (
         lambda: [layer.activations(X)],
         lambda: [layer.matvec(X, W)],
-        lambda: layer.gram(X, T, w),
+        lambda: sums_of(layer, X, T, w),
     )
 
 
@@ -210,8 +211,9 @@ def test_resident_data_take_three_launches_a_tile_and_nobody_waits(cupy, dtype):
     assert counted(cupy.gpu, lambda: layer.matvec(x, W)) == (3, NOTHING_ELSE)
     assert cupy.gpu.kernels[-2:] == ["rows", "scores"]
     assert counted(cupy.gpu, lambda: layer.activations(x, out)) == (3, NOTHING_ELSE)
+    mean = np.zeros(60)
     # Two tiles, because of the sums; the mean, which is NumPy's, crosses the bus.
-    assert counted(cupy.gpu, lambda: layer.gram(x, T, out=sums)) == (2 * 7, [1, 0, 0])
+    assert counted(cupy.gpu, lambda: layer.gram(x, T, None, mean, sums)) == (2 * 7, [1, 0, 0])
 
 
 def test_a_further_chunk_is_two_launches_more_for_the_same_numbers(cupy, monkeypatch):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from callers import layer_of
+from callers import layer_of, sums_of
 
 from gpurbf.layer.backends.numba import driver, matvec_kernels, microkernel_table
 from gpurbf.layer.backends.numba.consumers import CONSUMERS, consumer, consumer_address
@@ -29,7 +29,8 @@ def test_the_driver_is_compiled_once_for_all_layers():
         X, C = (rng.uniform(0, 99, (rows, 5)).astype(kind) for rows in (40, 7))
         for metric in ("euclidean", "manhattan"):
             layer = layer_of(C, 1e-3, metric, backend="numba")
-            layer.activations(X), layer.matvec(X, np.ones((7, 2))), layer.gram(X, np.ones((40, 1)))
+            layer.activations(X), layer.matvec(X, np.ones((7, 2)))
+            sums_of(layer, X, np.ones((40, 1)))
     assert len(driver.evaluate_rows.signatures) == 1
 
 

@@ -233,9 +233,7 @@ class MatrixProductLayer(ByTiles):
 
 
 def backend_by_products(
-    name: str,
-    kernel: str,
-    products: Callable[[np.dtype, int, bool], Gemm],
+    name: str, kernel: str, products: Callable[[np.dtype, int, bool], Gemm]
 ) -> Backend:
     """A backend that uses the matrix products of a CPU library.
 

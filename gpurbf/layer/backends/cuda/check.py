@@ -21,7 +21,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import timeit
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import product
@@ -32,12 +31,13 @@ import numpy as np
 
 from gpurbf import __version__
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import FORMULAS, PROFILES, Activation, form
+from gpurbf.layer.activation import FORMULAS, PROFILES, ROOT, SQUARE, Activation, form
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import once
+from gpurbf.runtime.stages import best_seconds
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends import Backend
@@ -54,8 +54,9 @@ _KERNELS = {
     "cupy": ("rows, gemm, outputs", "rows, gemm, scores"),
     "numba-cuda": ("pack, tile to H", "pack, tile to H @ W, sum of shares"),
 }
-# Samples, centers and inputs of the tile that is timed, and bytes of the copy.
-_TIMED, _COPIED = (4096, 2048, 256), 1 << 26
+# Samples, centers and inputs of the tile that is timed, bytes of the copy, and runs of each, of
+# which the first compiles.
+_TIMED, _COPIED, _RUNS = (4096, 2048, 256), 1 << 26, 4
 
 
 class Case(NamedTuple):
@@ -65,19 +66,12 @@ class Case(NamedTuple):
     data: str
     error: float
     tolerance: float
-    problem: str = ""
+    problem: str
 
     @property
     def why(self) -> str:
         """The failure in words, empty if the case is right."""
-        if self.problem:
-            return f"{self.kernel}: {self.data}: {self.problem}"
-        if self.error <= self.tolerance:  # not if it is NaN
-            return ""
-        return (
-            f"{self.kernel}: {self.data}: differs by {self.error:.2g} of the largest value, more "
-            f"than {self.tolerance:.2g}"
-        )
+        return self.problem and f"{self.kernel}: {self.data}: {self.problem}"
 
 
 class Verdict(NamedTuple):
@@ -125,12 +119,15 @@ def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, s
 
 def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, Any]]) -> Case:
     """Compare the two results of ``run``, actual and expected; an exception is a failed case."""
+    error, problem = np.inf, ""
     try:
         actual, expected = (np.asarray(to_host(A), np.float64) for A in run())
-        error = np.abs(actual - expected).max(initial=0) / np.abs(expected).max(initial=1)
-    except Exception as problem:  # a device may raise any error
-        return Case(kernel, data, np.inf, tolerance, f"{type(problem).__name__}: {problem}")
-    return Case(kernel, data, float(error), tolerance)
+        error = float(np.abs(actual - expected).max(initial=0) / np.abs(expected).max(initial=1))
+        if not error <= tolerance:  # or it is NaN
+            problem = f"differs by {error:.2g} of the largest value, more than {tolerance:.2g}"
+    except Exception as failure:  # a device may raise any error
+        problem = f"{type(failure).__name__}: {failure}"
+    return Case(kernel, data, error, tolerance, problem)
 
 
 def _of_layer(
@@ -144,7 +141,7 @@ def _of_layer(
     if quantization is None:
         X, C = ((A / 255).astype(dtype) for A in (X, C))
     activation, s = Activation(metric, profile, coef0=0.5), _distances(X, C, metric)
-    v = {"root": np.sqrt, "square": np.square}.get(form(activation), np.asarray)(s)
+    v = {ROOT: np.sqrt, SQUARE: np.square}.get(form(activation), np.asarray)(s)
     activation = activation._replace(gamma=1 / max(1e-9, float(np.abs(v[:50]).mean())))
     H = FORMULAS[profile](v, activation)
     options = {precision: True} if precision in backend.precisions else {}
@@ -199,24 +196,14 @@ def rates(backend: Backend, host: Backend) -> dict[str, float]:
     def tile(where: Backend, x: Any) -> float:
         layer = where.prepare(C, activation, np.dtype(np.float32), None)
         W = layer.pack_weights(np.ones((m, 8), np.float32))
-        return 2.0 * N * m * n / _seconds(xp, lambda: layer.matvec(x, W))
+        return 2.0 * N * m * n / best_seconds(lambda: layer.matvec(x, W), _RUNS)
 
     with backend.allocator():
         return {
             "device": tile(backend, xp.asarray(X)),
-            "copy": _COPIED / _seconds(xp, lambda: xp.asarray(rows)),
+            "copy": _COPIED / best_seconds(lambda: xp.asarray(rows), _RUNS),
             "host": tile(host, X),
         }
-
-
-def _seconds(xp: Any, call: Callable[[], Any]) -> float:
-    """The shortest of three calls, after one call that compiles."""
-
-    def whole() -> None:
-        call()
-        xp.cuda.get_current_stream().synchronize()
-
-    return min(timeit.repeat(whole, number=1, repeat=4)[1:])
 
 
 def judged(backend: Backend, found: Iterable[Case], host: Backend | None = None) -> Verdict:

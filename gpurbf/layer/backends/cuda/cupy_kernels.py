@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.layer.activation import form, in_tile
+from gpurbf.layer.activation import DOT, ROOT, SQUARE, SQUARED, form, in_tile
 from gpurbf.layer.distance import Coefficients
 
 # From a product p to an activation y: the distance or dot product s, the profile's argument v by
@@ -27,10 +27,10 @@ from gpurbf.layer.distance import Coefficients
 # products of subnormal numbers are slow.
 _SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
 _ARGUMENTS = {
-    "squared": "T v = max(s, T(0));",
-    "root": "T v = sqrt(max(s, T(0)));",
-    "square": "T v = s * s;",
-    "dot": "T v = s;",
+    SQUARED: "T v = max(s, T(0));",
+    ROOT: "T v = sqrt(max(s, T(0)));",
+    SQUARE: "T v = s * s;",
+    DOT: "T v = s;",
 }
 _EXPONENTIAL = "T e = exp(-gamma * v); y = e * T(e >= tiny);"
 # In float32, `exp` errs twice as much as rounding does. Near 1, where all values of a wide kernel

@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol
@@ -30,7 +30,7 @@ from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.config import get_config
 from gpurbf.runtime.errors import BackendUnavailable
-from gpurbf.runtime.stages import FENCES, count, stage, staged
+from gpurbf.runtime.stages import FENCES, count, stage
 
 # Share of the free memory that is the budget if none is given.
 _SHARE = 0.8
@@ -148,14 +148,11 @@ def processes() -> int:
 
 def _environment_megabytes() -> float:
     """GPURBF_GPU_MEMORY, 0 if it is not set."""
-    text = os.environ.get("GPURBF_GPU_MEMORY", "")
-    try:
-        megabytes = float(text or 0)
-    except ValueError:
-        megabytes = -1.0
-    if not 0 <= megabytes < math.inf:
-        raise ValueError(f"GPURBF_GPU_MEMORY must be a number of megabytes > 0, got {text!r}.")
-    return megabytes
+    text = os.environ.get("GPURBF_GPU_MEMORY") or "0"
+    with suppress(ValueError):
+        if 0 <= (megabytes := float(text)) < math.inf:
+            return megabytes
+    raise ValueError(f"GPURBF_GPU_MEMORY must be a number of megabytes > 0, got {text!r}.")
 
 
 @functools.cache
@@ -316,7 +313,7 @@ class DeviceLayer:
             fixed = 0 if G is None else 2 * itemsize * len(G) ** 2
             self._tiled(add, more, (X, T, weights), fixed=fixed, most=_SUMMED)
 
-    @staged("output training", "HᵀH")
+    @stage("output training", "HᵀH")
     def _add_sums(self, sums: Sums, _: None, X: Any, T: Any, weights: Any) -> None:
         """Add HᵀH to the lower triangle of G, if any, and HᵀT to B, of H less its mean, weighted.
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import FORMS, Activation, Epilogue, form, in_tile
+from gpurbf.layer.activation import DOT, SQUARED, Activation, Epilogue, form, in_tile
 from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
 from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
@@ -80,10 +80,10 @@ class CudaTileLayer:
             self._shift[...] = C.mean(axis=0, dtype=np.float64)
         terms, a = terms_of(metric, n, quantization), activation
         self._row_terms, of_sum = terms.row, form(a)
-        if self.exact and of_sum == "squared":
-            of_sum = "dot"  # an exact distance is never negative
+        if self.exact and of_sum == SQUARED:
+            of_sum = DOT  # an exact distance is never negative
         self._epilogue = Epilogue(
-            terms.alpha, unit(metric, quantization), FORMS[of_sum], profiles.NUMBERS[in_tile(a)],
+            terms.alpha, unit(metric, quantization), of_sum, profiles.NUMBERS[in_tile(a)],
             float(a.gamma), float(a.coef0), int(a.degree),
         )  # fmt: skip
         self.shape = _stated(forced_tile(), self.product)  # None: each launch chooses

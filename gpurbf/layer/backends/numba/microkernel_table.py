@@ -9,14 +9,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba import amx, matvec_kernels, microkernels
-from gpurbf.layer.backends.numba.microkernels import (
-    BLOCK,
-    KINDS,
-    OPERATIONS,
-    PRODUCTS,
-    compile_for,
-)
-from gpurbf.runtime.jit.caching import cached_cfunc
+from gpurbf.layer.backends.numba.microkernels import BLOCK, KINDS, OPERATIONS, PRODUCTS, compile_for
+from gpurbf.runtime.jit import caching
 from gpurbf.runtime.lazy import once
 
 
@@ -107,14 +101,12 @@ def _function(name):
 
 @once
 def compiled(name):
-    """The C function `name`, kept alive; compiled or loaded from the disk cache at first use."""
+    """The C function `name`, kept alive; compiled or loaded from the disk cache at first use.
+
+    All its arguments are addresses or numbers of bytes.
+    """
     function = _function(name)
-    return cached_cfunc(function, signature(function))
-
-
-def signature(function):
-    """The signature of such a function: all its arguments are addresses or numbers of bytes."""
-    return types.void(*(types.intp,) * function.__code__.co_argcount)
+    return caching.compiled(function, (None,) * function.__code__.co_argcount)
 
 
 def address(name):

@@ -401,26 +401,22 @@ def _sum(builder, kind, x, places, c, c_stride, steps, before):
                 address = builder.add(c, builder.mul(c_stride, _i64(panel))) if panel else c
                 centers += _vectors(builder, kind, address, inputs)
             new = [
-                [
-                    operation.combine(builder, total, row, center)
-                    for total, center in zip(totals_now, centers)
-                ]
+                operation.combine(builder, total, row, center)
                 for totals_now, row in zip(old, _rows(builder, kind, rows))
+                for total, center in zip(totals_now, centers)
             ]
         else:  # the few vectors of rows stay; those of centers are loaded one by one
-            vectors = [*_rows(builder, kind, rows)]
-            new = [[] for _ in vectors]
+            vectors, new = [*_rows(builder, kind, rows)], [*sums]
             for i, center in enumerate(_vectors(builder, kind, c, inputs)):
-                for sums_now, totals_now, row in zip(new, old, vectors):
-                    sums_now.append(operation.combine(builder, totals_now[i], row, center))
+                for r, row in enumerate(vectors):
+                    new[r * n_sums + i] = operation.combine(builder, old[r][i], row, center)
         number = builder.add(number, _i64(1))
         if kind.listed:
             places = builder.add(places, _i64(4))
         else:
             x = builder.add(x, _i64(kind.step_stride))
         c = builder.add(c, _i64(LANES * byte_size(operation.operand)))
-        sums = [total for line in new for total in line]
-        return builder.icmp_signed("<", number, steps), [number, x, places, c, *sums]
+        return builder.icmp_signed("<", number, steps), [number, x, places, c, *new]
 
     _, x, places, c, *sums = loop(builder, [_i64(0), x, places, c, *before], step)
     lines = [sums[row * n_sums : (row + 1) * n_sums] for row in range(n_rows)]

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import FORMS, Activation, Epilogue, apply_own, form, in_tile
+from gpurbf.layer.activation import Activation, Epilogue, apply_own, form, in_tile
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.matvec import ByTiles, GroupedWeights, Weights, pack_weights
 from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
-from gpurbf.runtime import cpu
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
@@ -41,11 +40,9 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 # Bytes of inputs, over all pairs of a sample and a center, that are worth another thread (0.1 ms or
 # so); an activation costs about as much as 64 bytes of inputs.
 _MIN_BYTES_PER_THREAD, _ACTIVATION_BYTES = 1 << 25, 64
-# A block of packed rows leaves room in an L2 cache for the centers that it meets.
-_BLOCK_ROWS = 192
-# Minimum rows of a block: reading centers less often is worth more than a block that fits
+# Rows of a block. Reading centers less often is worth more than a block that fits in an L2 cache
 # (docs/notes/cpu-kernels.md).
-_FEWEST_ROWS = 96
+_BLOCK_ROWS = 192
 # Maximum bytes of a block, for very many inputs.
 _MAX_BLOCK_BYTES = 1 << 24
 # A strip of centers of more than `_WIDE_BYTES` is taken in parts, which stay in cache while they
@@ -287,15 +284,13 @@ class TileLayer(ByTiles):
 def epilogue_of(activation: Activation, alpha: int, factor: float, dtype: np.dtype) -> Epilogue:
     """The kernels' `Epilogue` for activations of dtype."""
     a, profile = activation, activation_kernels.profile_address(in_tile(activation), dtype)
-    return Epilogue(alpha, factor, FORMS[form(a)], profile, a.gamma, a.coef0, a.degree)
+    return Epilogue(alpha, factor, form(a), profile, a.gamma, a.coef0, a.degree)
 
 
 def _block(layout: Layout, width: int, wanted: int | None) -> int:
     """Rows that are packed at a time: the ``wanted`` number, or a good one."""
     row_bytes = width * layout.x_dtype.itemsize
-    rows_that_fit = cpu.l2_bytes() // 4 // row_bytes
-    most = wanted or min(_BLOCK_ROWS, max(_FEWEST_ROWS, rows_that_fit))
-    most = min(most, _MAX_BLOCK_BYTES // row_bytes)
+    most = min(wanted or _BLOCK_ROWS, _MAX_BLOCK_BYTES // row_bytes)
     least = max(consumers.CHUNK, layout.rows)
     return max(least, most // least * least)
 

@@ -92,7 +92,7 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
         members, counts, *[None] * 5,
     )  # fmt: skip
     progress, wave = np.zeros((1, 6)), np.zeros(1, np.int32)
-    rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.05, 0.2, 32, 0.0)
+    rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.0)
     low, high = np.minimum(bounds, 0), np.maximum(bounds, 0)
     previous = np.zeros(0, int)
     for count in (0, 16, 7):

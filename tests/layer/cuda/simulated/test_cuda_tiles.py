@@ -6,7 +6,7 @@ import standin
 from standin import GAUSSIAN
 
 from benchmarks import _cuda_naive_kernels
-from gpurbf.layer.activation import FORMS, Activation
+from gpurbf.layer.activation import DOT, SQUARED, Activation
 from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.cuda import numba_cuda
 from gpurbf.layer.backends.cuda.device import Device
@@ -153,7 +153,7 @@ def test_a_tile_that_is_not_compiled_is_refused(shape):
 def test_the_baseline_of_one_thread_a_pair_is_right_too(N, m, n, metric):
     X, C = data(float, N, m, n)
     H, B = np.full((N, m), np.nan), 4
-    rule = FORMS["dot" if metric == "dot" else "squared"]
+    rule = DOT if metric == "dot" else SQUARED
     arguments = _cuda_naive_kernels.METRICS[metric], rule, profiles.NUMBERS["identity"], 1.0, 0.0, 3
     _cuda_naive_kernels.pairs[(-(-N // B), -(-m // B)), (B, B)](X, C, *arguments, H)
     exact = reference.METRICS[metric](X, C) ** (2 if metric == "euclidean" else 1)
