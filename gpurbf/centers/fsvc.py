@@ -11,7 +11,7 @@ from gpurbf.centers.sample import warn_if_short
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import quantizations_of
 from gpurbf.fsvc.search import find_radius, typical_distance
-from gpurbf.fsvc.selection import Arithmetic, Pass, as_drawn, pass_precision
+from gpurbf.fsvc.selection import Arithmetic, Selection, as_drawn, pass_precision
 from gpurbf.fsvc.units import KERNELS, Unit, direct_distance
 from gpurbf.layer.activation import Activation
 
@@ -92,19 +92,15 @@ def _by_count(
     quantizations = (quantizations_of(X, precision) or ())[:1]
     arithmetic = Arithmetic(backend, precision, quantizations)
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"
-    most = int(1.05 * n_centers) + 2
+    most, n_groups = int(1.05 * n_centers) + 2, int(groups.max()) + 1
     found: dict[float, np.ndarray] = {}
 
     def count(radius: float) -> float:
-        taken = []
-        for group in np.unique(groups):
-            members = stream[groups[stream] == group]
-            unit = Unit(kernel, activation.metric, radius)
-            one = Pass(arithmetic, unit, 1.0, max_centers=most + 1)
-            one.feed(X, groups, members)
-            taken += one.indices
-        found[radius] = np.array(taken)
-        return len(taken)
+        unit = Unit(kernel, activation.metric, radius)
+        passes = Selection("per-class", arithmetic, unit, 1.0, n_groups, n_groups * (most + 1))
+        passes.feed(X, groups, stream)
+        found[radius] = passes.indices
+        return len(passes)
 
     some = X[stream[:200]]
     some = some.toarray() if sp.issparse(some) else some

@@ -48,12 +48,9 @@ def kmeans(
     dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.float32
     # Its loops take entries that are given once, with short indices.
     X = (canonical_csr(X) if sp.issparse(X) else X).astype(dtype, copy=False)
+    size = max(1024, 2 * n_centers)
     means = MiniBatchKMeans(
-        n_centers,
-        random_state=random_state,
-        n_init=1,
-        batch_size=max(1024, 2 * n_centers),
-        max_iter=20,
+        n_centers, random_state=random_state, n_init=1, batch_size=size, max_iter=20
     )
     # The products are small: more threads only take longer. Its own limits of BLAS threads, in
     # several threads at a time, would leave the process with one; within one of ours they do not.

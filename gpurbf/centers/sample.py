@@ -50,9 +50,7 @@ def random(
     UserWarning
         If there are fewer distinct samples than n_centers.
     """
-    found = Race.drawn(random_state, by_class=False).over(X, y, weights)
-    warn_if_short(n_centers, len(found.first))
-    return found.first[found.order()[:n_centers]]
+    return stratified(X, None, n_centers, weights=weights, random_state=random_state)
 
 
 def stratified(
@@ -74,17 +72,13 @@ def stratified(
     indices : ndarray of shape (m,), int64
         Rows of X, class after class; with fewer centers than classes in the order of the draw.
     """
-    if y is None:
-        return random(X, y, n_centers, weights=weights, random_state=random_state)
-    found = Race.drawn(random_state, by_class=True).over(X, y, weights)
+    found = Race.drawn(random_state, by_class=y is not None).over(X, y, weights)
     order, labels = found.order(), found.labels
     warn_if_short(n_centers, len(order))
-    mass = np.bincount(labels, found.totals)
-    available = np.bincount(labels, minlength=len(mass))
-    if n_centers < np.count_nonzero(available):
+    if labels is None or n_centers < np.count_nonzero(available := np.bincount(labels)):
         return found.first[order[:n_centers]]
-    quotas = shares(mass, available, n_centers)
-    few_bits = labels[order].astype(np.min_scalar_type(len(mass)))  # NumPy sorts them by radix
+    quotas = shares(np.bincount(labels, found.totals), available, n_centers)
+    few_bits = labels[order].astype(np.min_scalar_type(len(available)))  # sorted by radix
     ranked = order[np.argsort(few_bits, kind="stable")]
     starts = np.cumsum(available) - available
     chosen = [ranked[start : start + quota] for start, quota in zip(starts, quotas, strict=True)]
@@ -177,33 +171,23 @@ class Race:
         """A race with the next number of a RandomState as its seed."""
         return cls(random_state.randint(np.iinfo(np.int32).max), by_class)
 
-    def __call__(
-        self, X: Any, y: np.ndarray | None, weights: np.ndarray | None, first: int
-    ) -> Distinct:
+    def __call__(self, X: Any, y: Any, weights: Any, first: int) -> Distinct:
         """The distinct rows of X (N, n), whose first one has the number ``first``."""
         places = np.arange(first, first + X.shape[0])
         if self.most is None:
-            return self._found(X, y, weights, places)
+            return self._found(X, y, weights, places, None)
         # A few inputs are enough to know that a row is not among the first.
         leads = row_hashes(X[:, :: -(-X.shape[1] // _N_LEADING_INPUTS)], self.seed) >> np.uint64(48)
-        n_wanted = _LEADING_ROWS_PER_ROW * self.most
+        rows, n_wanted = (X, y, weights, places, leads), _LEADING_ROWS_PER_ROW * self.most
         if len(leads) > n_wanted:
             near = leads <= np.partition(leads, n_wanted)[n_wanted]
-            some_y, some_weights = (None if own is None else own[near] for own in (y, weights))
-            found = self._found(X[near], some_y, some_weights, places[near], leads[near])
+            found = self._found(*(None if own is None else own[near] for own in rows))
             if len(found.first) >= self.most:  # else many are the same, or of no weight
                 return found
-        return self._found(X, y, weights, places, leads)
+        return self._found(*rows)
 
-    def _found(
-        self,
-        X: Any,
-        y: np.ndarray | None,
-        weights: np.ndarray | None,
-        places: np.ndarray,
-        leads: np.ndarray | None = None,
-    ) -> Distinct:
-        """The distinct rows; ``leads``, if given, become the leading bits of their hashes."""
+    def _found(self, X: Any, y: Any, weights: Any, places: Any, leads: Any) -> Distinct:
+        """The distinct rows; ``leads``, unless None, become the leading bits of their hashes."""
         hashes = row_hashes(X, self.seed)
         if leads is not None:
             hashes = leads << np.uint64(48) | hashes >> np.uint64(16)
@@ -222,8 +206,7 @@ class Race:
 
     def merged(self, *found: Distinct) -> Distinct:
         """Join what was found in two parts of the rows."""
-        first, *others = found
-        return self._kept(first.merged(*others))
+        return self._kept(Distinct.merged(*found))
 
     def _kept(self, found: Distinct) -> Distinct:
         if self.most is None:

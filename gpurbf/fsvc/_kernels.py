@@ -1,7 +1,5 @@
 """FSVC's pass: the walk over the candidates of a block, and the plain pass over known distances."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached
@@ -9,21 +7,6 @@ from gpurbf.runtime.jit.llvm import address, call_at, pointer_to
 
 # Above the sum of all activations that tiles flush to 0 (below the smallest normal number).
 _LOST = 1e-300
-
-
-class Rule(NamedTuple):
-    """When a candidate becomes a center.
-
-    A candidate is novel if its activity is below `overlap`. A novel candidate becomes a center if
-    its class leads the best other class by less than ``margin * activity`` (infinity: always).
-    Within `doubt` of a threshold the walk stops for a direct evaluation; `relative` is whether the
-    error of an activity is `doubt` times the activity.
-    """
-
-    overlap: float
-    margin: float
-    doubt: float
-    relative: bool
 
 
 @cached(nogil=True, error_model="numpy")
@@ -40,7 +23,12 @@ def walk(begin, A, K, labels, certain, rule, room, taken):
         Column of A that a candidate adds to.
     certain : bool array of shape (b,)
         Candidates whose row of A is exact, so that they cannot be in doubt.
-    rule : Rule
+    rule : (float, float, float, bool)
+        `overlap`, `margin`, `doubt` and `relative`. A candidate is novel if its activity is below
+        `overlap`. A novel candidate becomes a center if its class leads the best other class by
+        less than ``margin * activity`` (infinity: always). Within `doubt` of a threshold the walk
+        stops for a direct evaluation; `relative` is whether the error of an activity is `doubt`
+        times the activity.
     room : int
         Maximum number of further centers.
     taken : bool array of shape (b,)
@@ -88,7 +76,7 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
         The address of its profile, see `layer.backends.numba.activation_kernels`; gamma; whether
         the profile takes d², else d.
     overlap, margin : float
-        See `Rule`.
+        See `walk`.
     apart : bool
         Whether only centers of a sample's own class count.
     room : int

@@ -56,14 +56,9 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     validation = part(held, S // 4) if held.any() else training
     C = X[stream[training]]
     w = np.ones(len(stream)) if order.weights is None else order.weights
-    return Sample(
-        distances(C, C, metric, **options),
-        distances(X[stream[validation]], C, metric, **options),
-        labels[training],
-        labels[validation],
-        None if (w == 1).all() else w[training],
-        w[validation],
-    )
+    D, D_valid = (distances(A, C, metric, **options) for A in (C, X[stream[validation]]))
+    known = None if (w == 1).all() else w[training]
+    return Sample(D, D_valid, labels[training], labels[validation], known, w[validation])
 
 
 @stage("hidden layer", "distances")

@@ -263,52 +263,42 @@ class Pass:
 
         ``A`` (b, k) are the activities over the centers before the block, ``K`` (b, b) the
         activations between candidates; see :func:`gpurbf.fsvc._kernels.walk`. A candidate in doubt
-        is decided by the direct sum.
+        is decided by the direct sum, in the order of the sequential pass.
         """
         taken, certain = np.zeros((2, len(rows)), bool)
         n_left = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
         # An error of d² changes exp(-d² / 2r²) by the same relative amount at any distance.
         relative = (self.unit.kernel, self.unit.metric) == ("gaussian", "euclidean")
-        rule = kernels.Rule(float(self.overlap), self.margin, doubt, relative)
+        rule = float(self.overlap), self.margin, doubt, relative
         position, m, layer = 0, len(self.indices), None
         near, first = np.empty((0, 0), bool), 0  # of rows from `first` on
+        C = where = np.empty(0)  # all that may be centers, and their columns
         while True:
             position, n_left = kernels.walk(position, A, K, columns, certain, rule, n_left, taken)
             if position == len(rows):
                 return taken
+            if not len(C):
+                C = np.concatenate([*self._parts, rows])
+                where = np.append(self._columns(np.array(self.labels, np.int64)), columns)
             some = np.append(np.ones(m, bool), taken)  # no later row is taken yet
             if doubt < _MAX_DOUBT and (layer or not A[position].any()):
                 if position >= first + len(near):
-                    layer, first = layer or self._wider_layer(rows), position
+                    layer, first = layer or self._wider_layer(C), position
                     part = self.arithmetic.samples(rows[first : first + _ROWS_AHEAD])
                     near = layer.activations(part) > 0
                 some &= near[position - first]
-            A[position] = self._direct(rows, columns, position, some)
+            distances = direct_distance(rows[position], C[some], self.unit.metric)
+            values = self.unit.of_distance(distances)
+            A[position] = np.bincount(where[some], values, minlength=self.n_classes)
             certain[position] = True
 
-    def _wider_layer(self, rows: np.ndarray) -> HiddenLayer:
-        """A layer of the centers and these rows, 0 only where the exact activation is 0.
+    def _wider_layer(self, C: np.ndarray) -> HiddenLayer:
+        """A layer of these centers, 0 only where the exact activation is 0.
 
         Tiles flush activations of the unit itself to 0 where the direct sum has subnormal numbers.
         """
-        C = np.concatenate([self.centers, rows]) if self._parts else rows
         wider = self.unit._replace(radius=_WIDER * self.unit.radius).activation()
         return self.arithmetic.layer(self.arithmetic.samples(C), wider)
-
-    def _direct(
-        self, rows: np.ndarray, columns: np.ndarray, position: int, some: np.ndarray
-    ) -> np.ndarray:
-        """Activity of a row by class over some of the centers and the rows, a mask (m + b,).
-
-        It is summed in the order of the sequential pass.
-        """
-        m = len(self.indices)
-        C, where = rows[some[m:]], columns[some[m:]]
-        if self._parts:
-            C = np.concatenate([self.centers[some[:m]], C])
-            where = np.concatenate([self._columns(np.array(self.labels))[some[:m]], where])
-        values = self.unit.of_distance(direct_distance(rows[position], C, self.unit.metric))
-        return np.bincount(where.astype(np.int64), values, minlength=self.n_classes)
 
     def _doubt(self, block: np.ndarray) -> float:
         """Maximum difference of an activity near a threshold from the direct sum.
@@ -389,19 +379,13 @@ class Selection:
 
     def plain(self) -> dict[str, Any]:
         """The state to keep, as arrays, numbers and names; see `from_plain`."""
-        return {
-            "kind": self.kind,
-            "unit": tuple(self.unit),
-            "passes": [
-                {name: getattr(one, name) for name in _PARAMETERS}
-                | {
-                    "centers": one.centers if one.indices else None,
-                    "places": np.array([one.indices, one.labels], np.int64),
-                    "range": one._range,
-                }
-                for one in self.passes
-            ],
-        }
+        passes = []
+        for one in self.passes:
+            own = {name: getattr(one, name) for name in _PARAMETERS}
+            centers = one.centers if one.indices else None
+            places = np.array([one.indices, one.labels], np.int64)
+            passes.append(own | {"centers": centers, "places": places, "range": one._range})
+        return {"kind": self.kind, "unit": tuple(self.unit), "passes": passes}
 
     @classmethod
     def from_plain(cls, kept: dict[str, Any], arithmetic: Arithmetic) -> Selection:

@@ -36,28 +36,13 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer import Layer
-from gpurbf.solvers.cg import CG, CGSolution
+from gpurbf.solvers.cg import CG
 from gpurbf.solvers.lms import LMS, DivergenceError
 from gpurbf.solvers.one_hot import OneHot
 from gpurbf.solvers.ridge import Ridge, RidgeSolution
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
-__all__ = [
-    "CG",
-    "LMS",
-    "NEEDS",
-    "SOLVERS",
-    "CGSolution",
-    "DivergenceError",
-    "NormalEquations",
-    "OneHot",
-    "Ridge",
-    "RidgeSolution",
-    "automatic",
-    "iterates",
-    "make_solver",
-]
-
+__all__ = ["CG", "LMS", "SOLVERS", "DivergenceError", "OneHot", "Ridge", "RidgeSolution"]
 
 NEEDS = ("sums", "products", "samples", "center targets")
 SOLVERS: dict[str, Callable[..., Any]] = {"ridge": Ridge, "cg": CG, "lms": LMS, "one-hot": OneHot}

@@ -71,7 +71,7 @@ def test_leave_one_out_is_of_the_samples_as_they_were_summed():
     normal = normal_equations(layer(0.01), X[C], T[C], alpha=1e-6)
     assert normal.grid is not None
     summed = normal.summed_copies(layer(0.01).activations(X[C]), None)
-    left = Ridge(1e-6).solve(normal).leave_one_out(summed, T[C])
+    left = Ridge(1e-6).solve(normal).leave_one_out(summed, T[C], np.ones(300))
     H = reference.hidden(X[C], X[C], "euclidean", "gaussian", 0.01)
     rounded = normal.grid.nearest(H.astype(np.float32), normal.shift)
     penalty = reference.penalty(rounded, 1e-6)

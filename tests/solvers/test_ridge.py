@@ -40,7 +40,7 @@ def test_weights_are_those_of_the_definition_and_leave_one_out_what_leaving_out_
     W, b = reference.least_squares(H, T, penalty, v, intercept)
     np.testing.assert_allclose(solution.W, W, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(solution.intercept, b, rtol=1e-8, atol=1e-8)
-    outputs = solution.leave_one_out(H, T, weights, own)
+    outputs = solution.leave_one_out(H, T, v, own)
     for i in (0, 17, 89):
         kept = np.delete(np.arange(90), i)
         A = np.delete(H, [centers[i]] if i in centers else [], axis=1)

@@ -184,9 +184,10 @@ class CG(BaseEstimator):
         system : System
             `KernelSystem` if there are places, else `LeastSquares`.
         """
+        w = np.ones(len(T)) if weights is None else weights
         if places is None:
-            return LeastSquares(layer, X, T, weights, self)
-        return KernelSystem(layer, places, T, weights, self)
+            return LeastSquares(layer, X, T, w, self)
+        return KernelSystem(layer, places, T, w, self)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
         """Iterate; the caller may stop after any iteration.

@@ -25,7 +25,7 @@ _TOP, _DEPTH, _STRIP = 12, 256, 128
 def round_rows(begin, end, H, shift, step, Q):
     """Write rows begin … end of H - shift to Q, as the nearest multiples of the step, in int16.
 
-    Rows of Q are as long as, or shorter than, those of H. Returns the largest multiple, infinity if
+    Rows of Q begin with as many numbers as the shift has. Returns the largest multiple, infinity if
     a number is NaN.
     """
     use_widest_vectors()
@@ -34,7 +34,7 @@ def round_rows(begin, end, H, shift, step, Q):
     for i in range(begin, end):
         h, q = H[i], Q[i]
         beyond = real(0)
-        for j in range(q.size):
+        for j in range(shift.size):
             v = (h[j] - shift[j]) * factor
             beyond = max(beyond, abs(v)) if v == v else real(np.inf)
             q[j] = np.int16(np.rint(min(max(v, real(-LARGEST)), real(LARGEST))))
@@ -46,22 +46,16 @@ def round_rows(begin, end, H, shift, step, Q):
 def _widen(Q, rows, top, left, n, tile, stride, step, ahead):
     """Write n columns of some rows of Q from (top, left) on as float64, 16 at a time, into a tile.
 
-    In the tile, rows are ``stride`` bytes apart, and groups of 16 columns ``step`` bytes apart. The
-    last group is padded with 0. Memory ``ahead`` bytes further on in Q is fetched meanwhile.
+    In the tile, rows are ``stride`` bytes apart, and groups of 16 columns ``step`` bytes apart.
+    Memory ``ahead`` bytes further on in Q is fetched meanwhile.
     """
-    whole = n // LANES * LANES
     for r in range(rows):
         source = Q.ctypes.data + (top + r) * Q.strides[0] + left * Q.itemsize
         target = tile.ctypes.data + r * stride
-        for _ in range(0, whole, LANES):
+        for _ in range(0, n, LANES):
             widen16(Q, source, target, ahead)
             source += LANES * Q.itemsize
             target += step
-        if whole < n:
-            line = tile.reshape(-1)[(target - tile.ctypes.data) // 8 :]
-            line[:LANES] = 0
-            for j in range(whole, n):
-                line[j - whole] = np.float64(Q[top + r, left + j])
 
 
 @cached(nogil=True, error_model="numpy")

@@ -178,8 +178,8 @@ class Nystrom:
             B[np.diag_indices(s)] += ridge
             self.middle = inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
             self.middle[np.diag_indices(s)] -= 1 / self.rest
-        self.rows = StoredH(np.zeros(m), None)
-        self.rows.add(E)
+        self.rows = StoredH(s, np.zeros(m), None, False)
+        self.rows.add(E, 0)
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
@@ -192,7 +192,7 @@ class Nystrom:
         With C the block of P⁻¹ for these unknowns, P⁻¹ of the others is that of all minus P⁻¹ C⁻¹
         P⁻¹. The V nearest to the given one, in the norm Vᵀ P V, is V - P⁻¹ C⁻¹ V.
         """
-        (E,) = self.rows.blocks
+        ((_, E),) = self.rows.blocks
         Y = self._in_basis(E[:, some] * self.roots[some])
         spread = self.middle @ Y
         C = Y.T @ spread

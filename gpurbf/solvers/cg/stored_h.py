@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import accumulate
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows
 
-matvec_kernels = lazy_module("gpurbf.layer.backends.numba.matvec_kernels")
 microkernel_table = lazy_module("gpurbf.layer.backends.numba.microkernel_table")
 microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
@@ -95,54 +94,56 @@ def rows_of(
         return DeviceH(layer, X, shift), "H made anew in every iteration"
     N, m = X.shape[0], layer.centers.shape[0]
     size = (2 if step else layer.dtype.itemsize) * N * m / (2 if triangle else 1)
-    kind = "16 bits" if step else str(layer.dtype)
-    rows: StoredH
-    if size <= bytes_to_keep(_KEPT_SHARE):
-        rows, info = StoredH(shift, step, triangle), f"H kept in {kind}"
-        fits = all(rows.add(H) for _, H in tiles(layer, X))
-    else:
-        rows = anew = RecomputedH(layer, X, shift, step, triangle)
-        enough = size / _KEPT_SHARE / 2**20
-        info = f"H made anew in every iteration: config_context(memory={enough:.0f}) keeps it in "
-        info += kind
-        fits = step is None or anew.fit()
-    if fits:
-        return rows, info
-    return rows_of(layer, X, shift, None, triangle=triangle)  # H does not fit into 16 bits
+    keeps, kind = size <= bytes_to_keep(_KEPT_SHARE), "16 bits" if step else str(layer.dtype)
+    every = partial(tiles, layer, X)
+    rows = StoredH(N, shift, step, triangle, None if keeps else every)
+    if (keeps or step) and not all(rows.add(H, part.start) for part, H in every()):
+        return rows_of(layer, X, shift, None, triangle=triangle)  # H does not fit into 16 bits
+    if keeps:
+        return rows, f"H kept in {kind}"
+    memory = f"config_context(memory={size / _KEPT_SHARE / 2**20:.0f})"
+    return rows, f"H made anew in every iteration: {memory} keeps it in {kind}"
 
 
 class StoredH:
-    """H (N, m) minus a shift, in blocks of rows that are given one by one.
+    """H (N, m) minus a shift, in blocks of rows, which are kept or made anew for every product.
 
     Parameters
     ----------
+    n_rows : int
+        N.
     shift : ndarray of shape (m,)
         Subtracted from every row before it is kept.
     step : float or None
         Rows are kept as the nearest multiples of it in 16 bits; None: in their own dtype.
     triangle : bool, default=False
         H is symmetric: a block of rows keeps only the columns up to its last row.
+    anew : callable, optional
+        Makes an iterator over `tiles` of H; by default all rows are added, and kept.
     """
 
-    def __init__(self, shift: np.ndarray, step: float | None, triangle: bool = False) -> None:
-        self.shift, self.step, self.triangle = shift, step, triangle
-        self.blocks: list[np.ndarray] = []
-        self.n_rows = 0
+    def __init__(
+        self, n_rows: int, shift: np.ndarray, step: float | None, triangle: bool, anew: Any = None
+    ) -> None:
+        self.n_rows, self.shift, self.step, self.triangle = n_rows, shift, step, triangle
+        self.anew, self.blocks = anew, list[_Place]()
 
-    def add(self, H: np.ndarray) -> bool:
-        """Keep the next rows H (b, m); returns whether 16 bits hold them."""
-        Q, fits = self._rounded(H, self.n_rows)
-        self.blocks.append(Q)
-        self.n_rows += len(H)
+    def add(self, H: np.ndarray, top: int) -> bool:
+        """Keep rows H (b, m) from number ``top`` on; returns whether 16 bits hold them."""
+        Q, fits = self._rounded(H, top)
+        if self.anew is None:
+            self.blocks.append((top, Q))
         return fits
 
     def _rounded(self, H: np.ndarray, top: int) -> tuple[np.ndarray, bool]:
         """Rows H from number ``top`` on as they are kept, and whether 16 bits hold them."""
         width = top + len(H) if self.triangle else H.shape[1]
-        shift = self.shift[:width].astype(H.dtype)
-        if self.step is None:
-            return H[:, :width] - shift, True
-        Q, step = np.empty((len(H), width), np.int16), self.step
+        shift, step = self.shift[:width].astype(H.dtype), self.step
+        size = len(H), microkernel_table.padded(width, microkernels.LANES)
+        Q = np.zeros(size, H.dtype if step is None else np.int16)
+        if step is None:
+            np.subtract(H[:, :width], shift, out=Q[:, :width])
+            return Q, True
         largest: list[float] = []
 
         def task(rows: slice) -> None:
@@ -184,7 +185,7 @@ class StoredH:
         some = cpu_kernel.micro_kernel("partial", np.float64)
         single = cpu_kernel.micro_kernel("single", np.float64)
         padded = microkernel_table.padded
-        size = padded(k, some.strip), padded(m, matvec_kernels.PARTS)
+        size = padded(k, some.strip), padded(m, microkernels.LANES)
         W = packing.aligned(size, np.float64)
         W[:], W[:k, :m] = 0, V.T
 
@@ -239,31 +240,16 @@ class StoredH:
 
     def _passes(self) -> Iterator[list[_Place]]:
         """All rows, in lists of blocks that exist at the same time, each with its first row."""
-        tops = accumulate(map(len, self.blocks), initial=0)
-        yield list(zip(tops, self.blocks, strict=False))
+        if self.anew is None:
+            yield self.blocks
+        else:
+            for rows, H in self.anew():
+                yield [(rows.start, self._rounded(H, rows.start)[0])]
 
     def _in_units(self, A: np.ndarray) -> np.ndarray:
         if self.step is not None:
             A *= self.step
         return A
-
-
-class RecomputedH(StoredH):
-    """The blocks of `StoredH`, made anew for every product."""
-
-    def __init__(
-        self, layer: Layer, X: Any, shift: np.ndarray, step: float | None, triangle: bool
-    ) -> None:
-        super().__init__(shift, step, triangle)
-        self.layer, self.X, self.n_rows = layer, X, X.shape[0]
-
-    def fit(self) -> bool:
-        """Whether 16 bits hold all rows."""
-        return all(self._rounded(H, rows.start)[1] for rows, H in tiles(self.layer, self.X))
-
-    def _passes(self) -> Iterator[list[_Place]]:
-        for rows, H in tiles(self.layer, self.X):
-            yield [(rows.start, self._rounded(H, rows.start)[0])]
 
 
 def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:

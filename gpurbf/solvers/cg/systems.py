@@ -139,12 +139,9 @@ class LeastSquares(System):
 
     name = "least squares"
 
-    def __init__(
-        self, layer: Layer, X: Any, T: np.ndarray, weights: np.ndarray | None, solver: CG
-    ) -> None:
+    def __init__(self, layer: Layer, X: Any, T: np.ndarray, w: np.ndarray, solver: CG) -> None:
         self.layer, self.n_samples, self.solver = layer, len(T), solver
-        self.X, self.T, self.alpha = X, T, float(solver.alpha)
-        self.w = np.ones(len(T)) if weights is None else weights
+        self.X, self.T, self.w, self.alpha = X, T, w, float(solver.alpha)
         self._keep()
         may_widen = layer.dtype != np.float64 and layer.precision not in FORCED
         if may_widen and not self._tolerable(_STEP_OF_FLOAT32):
@@ -298,16 +295,11 @@ class KernelSystem(System):
     name = "kernel ridge regression"
 
     def __init__(
-        self,
-        layer: Layer,
-        places: np.ndarray,
-        T: np.ndarray,
-        weights: np.ndarray | None,
-        solver: CG,
+        self, layer: Layer, places: np.ndarray, T: np.ndarray, weights: np.ndarray, solver: CG
     ) -> None:
         m, self.places = layer.centers.shape[0], places
-        w = np.bincount(places, weights, m).astype(np.float64)
-        sums = [np.bincount(places, t if weights is None else weights * t, m) for t in T.T]
+        w = np.bincount(places, weights, m)
+        sums = [np.bincount(places, weights * t, m) for t in T.T]
         self.w, self.roots = w, np.sqrt(w)
         self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
         n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0

@@ -135,11 +135,7 @@ class RidgeSolution:
 
     @stage("back and evaluate", "leave-one-out")
     def leave_one_out(
-        self,
-        H: Any,
-        T: np.ndarray,
-        weights: np.ndarray | None = None,
-        own: OwnCenters | None = None,
+        self, H: Any, T: np.ndarray, weights: np.ndarray, own: OwnCenters | None = None
     ) -> np.ndarray:
         """Outputs for training rows, each as if it had not been trained on.
 
@@ -152,8 +148,8 @@ class RidgeSolution:
             The rows as they were added to the sums.
         T : ndarray of shape (N, k)
             Targets that the rows were trained on.
-        weights : ndarray of shape (N,), optional
-            Weights of the rows in training, all copies of a row together; by default 1.
+        weights : ndarray of shape (N,)
+            Weights of the rows in training, all copies of a row together.
         own : OwnCenters, optional
             Rows that are centers.
 
@@ -162,7 +158,6 @@ class RidgeSolution:
         outputs : ndarray of shape (N, k), float64
         """
         n = len(H)
-        weights = np.ones(n) if weights is None else weights
         own = own or OwnCenters(np.empty(0, np.intp), np.empty((len(self.W), 0)))
         step = _ROWS_LEFT_OUT if self.xp is np else max(1, n)
         parts = [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
