@@ -15,14 +15,7 @@ import numpy as np
 __all__ = ["Images", "load_fashion_mnist", "load_folder", "load_idx", "load_mnist"]
 
 # Third byte of an IDX file. http://yann.lecun.com/exdb/mnist/ describes the format.
-_IDX_TYPES: dict[int, np.dtype] = {
-    0x08: np.dtype(np.uint8),
-    0x09: np.dtype(np.int8),
-    0x0B: np.dtype(">i2"),
-    0x0C: np.dtype(">i4"),
-    0x0D: np.dtype(">f4"),
-    0x0E: np.dtype(">f8"),
-}
+_IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -82,7 +75,7 @@ def load_idx(path: str | os.PathLike[str]) -> np.ndarray:
             f"{path}: not an IDX file. It starts with {content[:4].hex(' ') or 'nothing'}, where "
             f"00 00, a type ({types}) and the number of dimensions are expected."
         )
-    dtype, n_dims = _IDX_TYPES[content[2]], content[3]
+    dtype, n_dims = np.dtype(_IDX_TYPES[content[2]]), content[3]
     header = 4 + 4 * n_dims
     if len(content) < header:
         raise ValueError(f"{path}: truncated in the header, at {len(content)} of {header} bytes.")

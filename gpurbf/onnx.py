@@ -23,7 +23,7 @@ from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
 from gpurbf.layer.activation import ROOT, SQUARE, form
-from gpurbf.svm.ovo import pair_weights, vote_changes
+from gpurbf.svm.ovo import pair_weights
 
 try:
     from onnx import TensorProto
@@ -86,8 +86,6 @@ class _Graph:
     def activations(self, distances: Any, activation: Any) -> Any:
         """H from the result of `distances`."""
         _, profile, gamma, coef0, degree = activation
-        if callable(profile):
-            raise ValueError("A kernel that is a function cannot be converted to ONNX.")
         t = distances
         if form(activation) == ROOT:
             t = self.Sqrt(t)
@@ -105,8 +103,6 @@ class _Graph:
             "poly": lambda: self.Pow(self.Add(s, coef0), float(degree)),
             "sigmoid": lambda: self.Tanh(self.Add(s, coef0)),
         }
-        if profile not in formulas:
-            raise ValueError(f"The kernel {profile!r} cannot be converted to ONNX.")
         return formulas[profile]()
 
 
@@ -115,7 +111,8 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     centers: Any = model.support_vectors_ if isinstance(model, SVC) else model.centers_
     centers = centers.toarray() if sp.issparse(centers) else centers
     activation = model._activation
-    if activation is None:
+    # FSVC of squared distances has a function, too, which is treated below.
+    if activation is None or (callable(activation.profile) and not isinstance(model, FSVC)):
         raise ValueError("A kernel that is precomputed or a function cannot be converted to ONNX.")
     metric = activation.metric
     # Parameters may have changed since the fit, so take those of its pass.
@@ -163,7 +160,9 @@ def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
     n_classes = len(model.classes_)
     W = pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
     outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
-    change, before = vote_changes(n_classes).astype(np.float64), np.arange(n_classes, dtype=float)
+    # What a pair that its first class wins changes in the points of all classes.
+    (first, second), one = np.triu_indices(n_classes, 1), np.eye(n_classes)
+    change, before = one[first] - one[second], np.arange(n_classes, dtype=float)
     won = graph.Cast(graph.Greater(outputs, 0.0), to=TensorProto.DOUBLE)
     votes = graph.Add(graph.MatMul(won, change), before)
     if n_classes == 2:

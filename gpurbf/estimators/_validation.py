@@ -315,10 +315,12 @@ def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) ->
 def class_factors(
     class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray], *, bounds: bool = False
 ) -> np.ndarray:
-    """The factor of each class; ``mass()``, see `class_mass`, is only called for "balanced".
+    """The factor of each class, 1 for None; ``mass()``, see `class_mass`, is for "balanced" alone.
 
     ``bounds``: the factors are those of SVC's bounds, which must not be zero but may be infinite.
     """
+    if class_weight is None:
+        return np.ones(len(classes))
     if isinstance(class_weight, str) and class_weight == "balanced":
         found = mass().astype(float)
         if not np.isfinite(total := found.sum()):

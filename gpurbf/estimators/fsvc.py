@@ -594,15 +594,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         "balanced".
         """
         labels, classes = self._selection.labels, self.classes_
-        W = one_hot(labels, len(classes))
-        if self.class_weight is None:
-            return W
-        if self.class_weight == "balanced":
-            votes = 1 / mass().astype(float)
-        else:
-            votes = class_factors(self.class_weight, classes, mass)
-        votes /= max(votes.max(), np.finfo(float).tiny)
-        return W * votes[labels, None]
+        votes = class_factors(self.class_weight, classes, mass)
+        return one_hot(labels, len(classes)) * (votes / votes.max())[labels, None]
 
     @stage("output training")
     def _trained(self, solver: Any, rows: Rows, W: np.ndarray, order: np.ndarray) -> np.ndarray:

@@ -79,8 +79,8 @@ KERNELS = {
 }
 # Set by fit under the same name, and with the same meaning, in both classes.
 _SAME = (
-    "classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma",
-    "_probA", "_probB", "n_features_in_", "feature_names_in_",
+    "classes_", "class_weight_", "shape_fit_", "fit_status_", "n_iter_", "_gamma", "_probA",
+    "_probB", "support_", "_n_support", "n_features_in_", "feature_names_in_",
 )  # fmt: skip
 # Attribute in which scikit-learn keeps the training samples for a kernel function.
 _X_FIT = "_BaseLibSVM__Xfit"
@@ -316,10 +316,8 @@ class SVC(
         if used is not None and self._given():
             X = X[:, used]
         self.classes_, codes = check_labels(y, type(self).__name__, used is not None)
-        self.class_weight_ = np.ones(len(self.classes_))
-        if self.class_weight is not None:
-            mass = functools.partial(class_mass, codes, weights, len(self.classes_))
-            self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
+        mass = functools.partial(class_mass, codes, weights, len(self.classes_))
+        self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
         C = self.class_weight_[codes]
         C = (C if weights is None else C * weights) * float(self.C)
         k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"
@@ -598,12 +596,10 @@ class SVC(
             vectors = np.ascontiguousarray(vectors, np.float64)
         # For two classes scikit-learn shows the negative of LIBSVM's coefficients, as SVC does.
         sign = -1 if len(self.classes_) == 2 else 1
-        result.support_ = np.ascontiguousarray(self.support_, np.int32)
         result.support_vectors_ = vectors
         result.dual_coef_, result._dual_coef_ = sign * own, own
         result._intercept_ = np.array(self._intercept_, np.float64)
         result.intercept_ = sign * result._intercept_
-        result._n_support = np.ascontiguousarray(self.n_support_, np.int32)
         result._num_iter = self.n_iter_
         result._sparse, result._effective_probability = self._sparse, bool(self._probA.size)
         if callable(kernel):
@@ -659,7 +655,6 @@ class SVC(
             )
         result = cls(**parameters_of(model, cls))
         _copy(model, result)
-        result.support_, result._n_support = model.support_, model.n_support_
         result.support_vectors_ = model.support_vectors_
         result._sparse = sp.issparse(model.dual_coef_)
         own = model._dual_coef_  # used in its predictions; users may have changed the public ones

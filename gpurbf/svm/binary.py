@@ -195,7 +195,7 @@ class BinarySolver:
             if self._wide:
                 n = len(self.f)
                 K = self.kernel.block(np.arange(n), slice(0, n), wide=True)
-                kernel = MatrixPair(K, self.kernel.diagonal, slice(0, n), slice(n, n))
+                kernel = MatrixPair(K, self.kernel, slice(0, n), slice(n, n))
 
     def _on_matrix(self, kernel: MatrixPair) -> float:
         """Between checks of all samples, the samples that may still move go on alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -67,18 +66,13 @@ def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> in
     return min(n_problems, int(_BLOCKS_PART * left // (size * (itemsize * size + 16))))
 
 
-def solve_side_by_side(
-    kernel: KernelRows,
-    problems: Problems,
-    tol: float,
-    max_iter: int,
-    stepped: Callable[[int, int, float], bool],
-    solved: Callable[[int, Solution], bool],
-) -> list[Solution] | None:
-    """The pairs' solutions, None where the device's memory is too small; see `pairs.PairsSolver`.
+def solve_side_by_side(solver: Any) -> list[Solution] | None:
+    """The solutions of a `pairs.PairsSolver`; None where the device's memory is too small.
 
-    All pairs have begun before any is done, so ``solved`` cannot leave out any.
+    All pairs have begun before any is done, so ``solver.solved`` cannot leave out any.
     """
+    kernel, tol, stepped = solver.kernel, solver.tol, solver.stepped or (lambda *_: False)
+    problems = problems_of(solver.starts, solver.C, solver.pairs)
     with kernel.allocator():
         N = len(kernel.diagonal)
         width = pairs_that_fit(N, kernel.dtype.itemsize, problems, kernel.free_bytes())
@@ -91,7 +85,7 @@ def solve_side_by_side(
         n_waves = -(-len(problems.sizes) // width)
         rules = cuda_smo_kernels.Rules(
             tol,
-            max_iter,
+            solver.max_iter,
             max(_MIN_STEPS_PER_LAUNCH, _STEPS_PER_LOOK // (_ROUNDS_PER_LOOK * n_waves)),
             binary.ROUNDING_DEVIATIONS * kernel.rounding / binary.MAX_ROUNDING_PART,
         )
@@ -121,7 +115,7 @@ def solve_side_by_side(
             ended = active[~going].tolist()
             for p, point in zip(ended, rounds.points(ended)):
                 solutions[p] = _solution(problems, p, *point, int(steps[p]), tol)
-                solved(p, solutions[p])
+                solver.solved(p, solutions[p])
             active = active[going]
         return solutions
 

@@ -6,7 +6,6 @@ import math
 import threading
 from contextlib import nullcontext
 from copy import copy
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,10 @@ from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.backends.numba.tile_layer import TilesAmong
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.layer.sparse import SparseLayer, squared_norms
-from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.arrays import library, to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for, parallel_rows
+from gpurbf.runtime.threads import parallel_rows
 from gpurbf.svm.rounding import float32_error
 
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
@@ -113,7 +112,6 @@ class KernelRows:
 
     matrix: np.ndarray | None = None
     on_device = False
-    among: TilesAmong | None = None
 
     def __init__(
         self, X: Samples, activation: Activation, backend: str, precision: str, n_samples: int
@@ -132,12 +130,10 @@ class KernelRows:
         once = _ROUNDING * self.largest
         self.kept_rounding = self.rounding if self.dtype == np.float32 else once
         whole = self.n_samples <= MAX_MATRIX
-        probe = self._layer(X if whole else X[:1])
-        if whole:
-            # All of K is asked for in one call: a first small fit compiles nothing more.
-            self._layers[0, len(X)] = probe
-        else:
-            self.among = self._layers_among()
+        # All of a small K is asked for in one call: a first small fit compiles nothing more.
+        layers = None if whole else self.backend_and_reason[0].among
+        self.among = layers and layers(X.values, activation, self.dtype, X.quantization)
+        probe = self.class_layer(slice(0, len(X))) if whole else self._layer(X[:1])
         self.cost = self._cost()
         self.description = probe.describe() + why
 
@@ -156,15 +152,6 @@ class KernelRows:
             # Rows are gathered on the device: samples are copied there once.
             with self.allocator():
                 self._there = Samples(self.xp.asarray(X.values), X.quantization, X.dtype)
-
-    def _layers_among(self) -> TilesAmong | None:
-        """Layers whose rows and centers the backend itself takes out of X, if it can."""
-        values, quantization = self.X.values, self.X.quantization
-        if self.backend_and_reason[0].among is None or not values.flags.c_contiguous:
-            return None
-        if quantization is None and values.dtype.kind != "f":
-            return None
-        return self.backend_and_reason[0].among(values, self.activation, self.dtype, quantization)
 
     def _arithmetic(self) -> tuple[np.dtype, float, str]:
         """The dtype of values, the error that the solver must handle, and the reason.
@@ -206,15 +193,12 @@ class KernelRows:
         slower = 1 if self.backend_and_reason[0].tiled else 4
         return slower * self.dtype.itemsize / 4 * (1 + inputs)
 
-    def _layer(self, C: Samples, dtype: Any = None) -> HiddenLayer | SparseLayer:
+    def _layer(self, C: Samples, wide: bool = False) -> HiddenLayer | SparseLayer:
         if self._sparse:
             return SparseLayer(C, self.activation)
+        dtype, chosen = np.float64 if wide else self.dtype, self.backend_and_reason
         return HiddenLayer(
-            C,
-            self.activation,
-            backend=self.backend_and_reason,
-            precision=self.precision,
-            dtype=self.dtype if dtype is None else dtype,
+            C, self.activation, backend=chosen, precision=self.precision, dtype=dtype
         )
 
     def _diagonal(self) -> tuple[np.ndarray, float]:
@@ -248,7 +232,7 @@ class KernelRows:
         """K[rows, samples] @ weights of gathered rows, nothing stored; in float64 if ``wide``."""
         if self.linear:
             return self._by_inputs(rows, samples, weights)
-        layer = self._layer(self.X[samples], np.float64 if wide else None)
+        layer = self._layer(self.X[samples], wide)
         with self.allocator():
             return to_host(layer.matvec(rows, OutputWeights(weights[:, None])))[:, 0]
 
@@ -256,7 +240,7 @@ class KernelRows:
         """K[samples][:, samples] in float64."""
         some = self.X[samples]
         with self.allocator():
-            return to_host(self._layer(some, np.float64).activations(some))
+            return to_host(self._layer(some, wide=True).activations(some))
 
     def _by_inputs(self, rows: Samples, samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """X[rows] (X[samples]ᵀ weights) in float64."""
@@ -358,18 +342,13 @@ class KernelRows:
 
 
 def subtract_rows(
-    rows: Any,
-    slots: np.ndarray,
-    change: np.ndarray,
-    f: np.ndarray,
-    first: int = 0,
-    xp: ModuleType = np,
+    rows: Any, slots: np.ndarray, change: np.ndarray, f: np.ndarray, first: int = 0
 ) -> None:
     """``f -= change @ rows[slots, first : first + len(f)]`` on all free threads, in float64.
 
-    If the rows are on a device, of library xp, the sums are made there, and only they are copied.
+    If the rows are on a device, the sums are made there, and only they are copied.
     """
-    if xp is not np:
+    if (xp := library(rows)) is not np:
         total = xp.zeros(len(f))
         there, factors = xp.asarray(slots), xp.asarray(change)
         for start in range(0, len(slots), _DEVICE_ROWS):
@@ -377,17 +356,12 @@ def subtract_rows(
             total += factors[part] @ rows[there[part]].astype(np.float64)
         f -= total.get()
         return
-    n = len(f)
-    pairs = n * len(slots)
+    n, pairs = len(f), len(f) * len(slots)
     n_strips = max(1, min(n // smo_kernels.COLUMNS, pairs // _MIN_PRODUCTS_PER_THREAD))
 
-    def task(i: int) -> None:
-        begin, end = n * i // n_strips, n * (i + 1) // n_strips
-        smo_kernels.subtract_rows(rows, first, slots, change, f, begin, end)
+    def task(strip: slice) -> None:
+        smo_kernels.subtract_rows(rows, first, slots, change, f, strip.start, strip.stop)
 
     with stage("output training", "gradient"):
-        if n_strips > 1:
-            parallel_for(task, n_strips)
-        else:
-            task(0)
+        parallel_rows(task, n, -(-n // n_strips))
         count(operations=2 * pairs, kind="float64", nbytes=pairs * rows.itemsize + 2 * f.nbytes)

@@ -15,15 +15,10 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, row_products
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.layer.sparse import SparseLayer
-from gpurbf.runtime.arrays import beside, is_resident
+from gpurbf.runtime.arrays import beside
 from gpurbf.runtime.stages import stage
 from gpurbf.svm.rounding import arithmetic
 
-# Up to this many products, a BLAS does not wake its threads, which spin after their work for longer
-# than a prediction takes (OpenBLAS wakes them from twice as many).
-_MAX_PRODUCTS_ALONE = 1 << 17
-# Up to this many classes, wins are counted by a product with all pairs and classes.
-_MAX_PRODUCT_CLASSES = 32
 # Up to this many classes, each class is in most of the pairs.
 _MAX_DENSE_CLASSES = 3
 
@@ -135,52 +130,17 @@ def pairs_by_class(n_classes: int) -> np.ndarray:
     return pair[~np.eye(n_classes, dtype=bool)].reshape(n_classes, n_classes - 1)
 
 
-def votes(decisions: np.ndarray, n_classes: int) -> np.ndarray:
+def votes(decisions: Any, n_classes: int) -> Any:
     """Number of pairs (N, n_classes) won: pair (a, b) goes to a if its output is above 0."""
-    by_first = decisions > 0
-    if is_resident(by_first):
-        change = beside(by_first, vote_changes(n_classes))
-        won = (by_first.astype(np.float32) @ change).astype(np.int64)
-        return won + beside(by_first, np.arange(n_classes))
-    return _won(by_first, n_classes)
+    return _won(decisions > 0, n_classes)
 
 
-def _won(by_first: np.ndarray, n_classes: int) -> np.ndarray:
+def _won(by_first: Any, n_classes: int) -> Any:
     """Number of pairs won by each class; by_first: whether the first class wins its pair."""
-    # A class is the second of as many pairs as there are classes before it.
-    if n_classes > _MAX_PRODUCT_CLASSES:
-        first_starts, by_second, second_starts = _runs_of_pairs(n_classes)
-        counts = np.tile(np.arange(n_classes), (len(by_first), 1))
-        counts[:, :-1] += np.add.reduceat(by_first, first_starts, axis=1, dtype=np.int32)
-        counts[:, 1:] -= np.add.reduceat(by_first[:, by_second], second_starts, 1, np.int32)
-        return counts
-    wins, change = by_first.astype(np.float32), vote_changes(n_classes)
-    points = np.empty((len(wins), n_classes), np.float32)
-    rows = max(1, _MAX_PRODUCTS_ALONE // change.size)
-    for start in range(0, len(wins), rows):
-        np.matmul(wins[start : start + rows], change, out=points[start : start + rows])
-    return points.astype(np.int64) + np.arange(n_classes)
-
-
-@functools.lru_cache(1)
-def _runs_of_pairs(n_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each first class's pairs begin; the pairs by their second class, where these begin."""
-    first, second = np.triu_indices(n_classes, 1)
-    by_second = np.argsort(second, kind="stable")
-    classes = np.arange(n_classes)
-    starts = np.searchsorted(second[by_second], classes[1:])
-    return np.searchsorted(first, classes[:-1]), by_second, starts
-
-
-# To make it takes longer than the votes of a few samples.
-@functools.lru_cache(1)
-def vote_changes(n_classes: int) -> np.ndarray:
-    """Changes of the classes' points (n_pairs, n_classes) if a pair is won by its first class."""
-    first, second = np.triu_indices(n_classes, 1)
-    pairs = np.arange(len(first))
-    change = np.zeros((len(pairs), n_classes), np.float32)  # sums of small integers are exact
-    change[pairs, first], change[pairs, second] = 1, -1
-    return change
+    pairs = beside(by_first, pairs_by_class(n_classes))
+    # Class c is the second class of its first c pairs.
+    is_second = beside(by_first, np.tri(n_classes, n_classes - 1, -1, dtype=bool))
+    return (by_first[:, pairs] != is_second).sum(axis=2)
 
 
 def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:

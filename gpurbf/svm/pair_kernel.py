@@ -28,18 +28,10 @@ class MatrixPair:
     rounds: Any = None  # runs compiled rounds
     keeping = False  # whether rows are kept
 
-    def __init__(
-        self,
-        K: np.ndarray,
-        diagonal: np.ndarray,
-        a: slice,
-        b: slice,
-        kernel: KernelRows | None = None,
-    ) -> None:
+    def __init__(self, K: np.ndarray, kernel: Any, a: slice, b: slice) -> None:
         self.K, self.a, self.b, self.n_a = K, a, b, a.stop - a.start
-        self.rounding = 0.0 if kernel is None else kernel.rounding
-        self.kernel = kernel if self.rounding else None
-        self.samples, self.diagonal = _joined(a, b, diagonal)
+        self.rounding, self.kernel = kernel.rounding, kernel if kernel.rounding else None
+        self.samples, self.diagonal = _joined(a, b, kernel.diagonal)
 
     def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
         """K[members][:, members]; in float64 if ``wide``."""

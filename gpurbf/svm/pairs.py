@@ -17,7 +17,7 @@ import numpy as np
 from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, length, rounding_is_small
-from gpurbf.svm.cuda_pairs import problems_of, solve_side_by_side
+from gpurbf.svm.cuda_pairs import solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache, keeping_pays
@@ -182,15 +182,10 @@ class PairsSolver:
     def solve(self) -> list[Solution]:
         """The solutions, in the order of the pairs."""
         kernel, pairs, own = self.kernel, self.pairs, np.diff(self.starts)
+        self.stopped = False
         self.max_iter = self.max_iter if self.max_iter >= 0 else sys.maxsize
-        if kernel.on_device:
-            end_to_end = problems_of(self.starts, self.C, pairs)
-            told = self.stepped or (lambda *_: False)
-            there = solve_side_by_side(
-                kernel, end_to_end, self.tol, self.max_iter, told, self.solved
-            )
-            if there is not None:
-                return there
+        if kernel.on_device and (there := solve_side_by_side(self)) is not None:
+            return there
         sizes = own if self.sizes is None else self.sizes
         K = _matrix(kernel, self.cache_bytes, sizes)
         if K is None and (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
@@ -198,15 +193,8 @@ class PairsSolver:
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
         if K is not None:
-            self.schedule = Schedule(pairs, len(own), lambda _: 0)
-            tasks = _tasks(own, pairs)
-            if len(K) < _MIN_THREADED:
-                for numbers in tasks:
-                    self.solve_on_matrix(K, numbers)
-            else:
-                parallel_for(
-                    lambda i: self.solve_on_matrix(K, tasks[i]), len(tasks), stop=self.schedule.stop
-                )
+            tasks, limit = _tasks(own, pairs), 1 if len(K) < _MIN_THREADED else None
+            parallel_for(lambda i: self.solve_on_matrix(K, tasks[i]), len(tasks), limit, self.stop)
             return self.solutions
         most = kernel.free_bytes() / 4
         least = min(self.cache_bytes, most)
@@ -225,13 +213,10 @@ class PairsSolver:
         self.memory = kernel.xp.empty(self.budget.size, np.float32)
         compiled = kernel.tiles is not None and self.stepped is None
         self._idle_rounds = [
-            Rounds(kernel.tiles, self._needs_no_help) if compiled else None for _ in range(workers)
+            Rounds(kernel.tiles, self.schedule.needs_no_help) if compiled else None
+            for _ in range(workers)
         ]
-        try:
-            parallel_for(self.solve_next_in_blocks, len(pairs), workers, stop=self.schedule.stop)
-        finally:
-            # Caches and budget refer to each other: a cycle would wait for the garbage collector.
-            self.budget.clear()
+        parallel_for(self.solve_next_in_blocks, len(pairs), workers, self.stop)
         return self.solutions
 
     def _solve_by_groups(self, groups: np.ndarray) -> list[Solution]:
@@ -267,7 +252,7 @@ class PairsSolver:
         most = self.max_iter
         with suppress(Stopped):
             if length(*pairs[0]) > binary.MAX_SINGLE_SET:
-                self._solve(numbers[0], MatrixPair(K, kernel.diagonal, *pairs[0], kernel), most)
+                self._solve(numbers[0], MatrixPair(K, kernel, *pairs[0]), most)
                 return
             begun = begin_on_matrix(K, pairs, kernel.diagonal, self.C, self.tol, most)
             for i, (p, pair, (solution, f, ended)) in enumerate(zip(numbers, pairs, begun)):
@@ -282,13 +267,12 @@ class PairsSolver:
                     self._end(p, solution)
                 else:
                     now = beta, f, steps
-                    self._solve(p, MatrixPair(K, kernel.diagonal, *pair, kernel), most, now)
+                    self._solve(p, MatrixPair(K, kernel, *pair), most, now)
 
     def solve_next_in_blocks(self, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
         with suppress(Stopped):
-            if (p := self.schedule.take()) is None:
-                return
+            p = self.schedule.take()
             with self.kernel.allocator():
                 if self.pairs[p] in self.keeping:
                     self._solve_with_rows(p)
@@ -304,18 +288,10 @@ class PairsSolver:
             for c in self.pairs[p]
         ]
         rounds = self._idle_rounds.pop()
-        self._solve(p, CachedPair(self.kernel, a, b, rounds, self.capacity), self.max_iter)
+        self._solve(p, CachedPair(a, b, rounds, self.capacity), self.max_iter)
         self._idle_rounds.append(rounds)
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)
-
-    def _needs_no_help(self) -> bool:
-        """Whether other pairs run at the same time, if there are threads for them.
-
-        By the model of docs/benchmarks/scaling.md, compiled rounds of two pairs take less time than
-        rounds in Python with the help of all threads.
-        """
-        return self.schedule.running >= min(thread_limit(), 2)
 
     def _solve(
         self, p: int, kernel: MatrixPair | EvaluatedPair, max_iter: int, begun: Any = None
@@ -330,9 +306,13 @@ class PairsSolver:
             self.max_iter = 0  # of pairs that have not begun
 
     def _check(self, p: int, steps: int, violation: float) -> bool:
-        if self.schedule.stopped:
+        if self.stopped:
             raise Stopped
         return self.stepped is not None and self.stepped(self.numbers[p], steps, violation)
+
+    def stop(self) -> None:
+        """End all pairs at their next look."""
+        self.stopped = True
 
 
 class Stopped(Exception):
@@ -358,8 +338,6 @@ class Schedule:
         self, pairs: list[tuple[int, int]], n_classes: int, in_memory: Callable[[int], int]
     ) -> None:
         self.pairs = pairs
-        self.stopped = False
-        self.running = 0  # pairs that have been taken and not released
         self._in_memory = in_memory
         # For each class: the classes that it is still to be paired with, and the numbers of these
         # pairs.
@@ -375,17 +353,14 @@ class Schedule:
     def _rank(self, c: int) -> tuple[int, int]:
         return len(self._pending[c]), self._in_memory(c)
 
-    def take(self) -> int | None:
-        """The next pair, or None when there is none left."""
+    def take(self) -> int:
+        """The next pair; there must be one left."""
         with self._lock:
-            if self.stopped or not any(self._pending):
-                return None
             a, b = self._next()
             for c in (a, b):
                 self._free.pop(c, None)
                 self._in_use[c] += 1
             del self._pending[b][a]
-            self.running += 1
             return self._pending[a].pop(b)
 
     def _next(self) -> tuple[int, int]:
@@ -398,12 +373,15 @@ class Schedule:
     def release(self, p: int) -> None:
         """Count a pair that is done; its classes may be free now."""
         with self._lock:
-            self.running -= 1
             for c in self.pairs[p]:
                 self._in_use[c] -= 1
                 if self._pending[c] and not self._in_use[c]:
                     self._free[c] = self._rank(c)
 
-    def stop(self) -> None:
-        """Hand out no more pairs; those in hand end at their next look."""
-        self.stopped = True
+    def needs_no_help(self) -> bool:
+        """Whether other pairs run at the same time, if there are threads for them.
+
+        By the model of docs/benchmarks/scaling.md, compiled rounds of two pairs take less time than
+        rounds in Python with the help of all threads.
+        """
+        return sum(self._in_use) // 2 >= min(thread_limit(), 2)

@@ -121,16 +121,13 @@ def class_probabilities(r: np.ndarray, n_classes: int) -> np.ndarray:
     return p / p.sum(axis=1, keepdims=True)
 
 
-def _solved(r: np.ndarray, n_classes: int) -> np.ndarray:
-    first, second = np.triu_indices(n_classes, 1)
-    squares = np.zeros((len(r), n_classes, n_classes))
-    squares[:, first, second], squares[:, second, first] = (1 - r) ** 2, r**2
+def _solved(r: np.ndarray, n: int) -> np.ndarray:
+    first, second = np.triu_indices(n, 1)
+    lost = np.zeros((len(r), n, n))  # the probabilities that a class (row) loses to another
+    lost[:, first, second], lost[:, second, first] = 1 - r, r
     # Q p + b = 0 and sum(p) = 1, where b is the multiplier of the constraint.
-    system = np.ones((len(r), n_classes + 1, n_classes + 1))
-    system[:, first, second] = system[:, second, first] = -r * (1 - r)
-    diagonal = np.arange(n_classes)
-    system[:, diagonal, diagonal] = squares.sum(axis=2)
-    system[:, -1, -1] = 0
-    right = np.zeros((n_classes + 1, 1))
-    right[-1] = 1
-    return np.linalg.solve(system, right)[:, :-1, 0]
+    system = np.ones((len(r), n + 1, n + 1))
+    system[:, :n, :n] = -lost * lost.swapaxes(1, 2)
+    system[:, range(n), range(n)] = np.square(lost).sum(axis=2)
+    system[:, n, n] = 0
+    return np.linalg.solve(system, np.eye(n + 1)[:, n:])[:, :n, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,7 +52,8 @@ class RowCache:
     """
 
     def __init__(self, kernel: KernelRows, columns: slice, budget: Budget, memory: Any) -> None:
-        self.kernel, self.columns, self.budget = kernel, columns, budget
+        # A cycle of caches and budget would keep their memory until garbage is collected.
+        self.kernel, self.columns, self.budget = kernel, columns, weakref.proxy(budget)
         self.n = columns.stop - columns.start
         self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
         self.pieces: list[int] = []
@@ -83,7 +85,7 @@ class RowCache:
             if start + len(places) < len(members):  # sums are of four rows at a time
                 places = places[: max(1, len(places) // 4 * 4)]
             part = change[start : start + len(places)]
-            subtract_rows(self.rows, places, part, f, xp=self.kernel.xp)
+            subtract_rows(self.rows, places, part, f)
             start += len(places)
 
     def grow(self, wanted: int) -> None:
@@ -118,7 +120,6 @@ class CachedPair(EvaluatedPair):
 
     Parameters
     ----------
-    kernel : KernelRows
     over_a, over_b : RowCache
     rounds : Rounds or None
     capacity : int or None
@@ -126,16 +127,11 @@ class CachedPair(EvaluatedPair):
     """
 
     def __init__(
-        self,
-        kernel: KernelRows,
-        over_a: RowCache,
-        over_b: RowCache,
-        rounds: Rounds | None,
-        capacity: int | None,
+        self, over_a: RowCache, over_b: RowCache, rounds: Rounds | None, capacity: int | None
     ) -> None:
-        super().__init__(kernel, over_a.columns, over_b.columns)
+        super().__init__(over_a.kernel, over_a.columns, over_b.columns)
         self.over_a, self.over_b = over_a, over_b
-        self.rounds, self.rounding = rounds, kernel.kept_rounding
+        self.rounds, self.rounding = rounds, self.kernel.kept_rounding
         over_a.pair_with(self.samples, True)
         over_b.pair_with(self.samples, False)
         self.keeping, self._capacity = capacity is None, capacity or 0
@@ -291,10 +287,6 @@ class Budget:
                 if self._idle[i][0] == key:
                     return self._idle.pop(i)[1]
         return None
-
-    def clear(self) -> None:
-        """Forget the parked caches."""
-        self._idle.clear()
 
     def parked(self, key: int) -> int:
         """How many pieces the parked caches of a class have."""

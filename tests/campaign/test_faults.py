@@ -114,8 +114,6 @@ def test_an_interrupt_at_any_moment_leaves_a_whole_model(name, share, backend):
 def fork_while_a_thread_fits(name, seed):
     """All fits, of the thread and of twenty children, have the outputs of one that is alone."""
     model = clone(MODELS[name]).set_params(backend="numba")
-    if name == "SVC":
-        model.decision_function_shape = "ovo"  # votes are a product of NumPy's
     expected, stop, codes = outputs(clone(model).fit(B, b), B), threading.Event(), []
 
     def same():

@@ -318,10 +318,9 @@ def pairs():
     all_pairs = list(itertools.combinations(range(4), 2))
     schedule, found = Schedule(all_pairs, 4, lambda c: 0), []
     def work(_):
-        while (p := schedule.take()) is not None:
-            found.append(p)
-            schedule.release(p)
-    parallel_for(work, 2, stop=schedule.stop)
+        found.append(p := schedule.take())
+        schedule.release(p)
+    parallel_for(work, 6)
     assert sorted(found) == list(range(6))
 
 LOOKS = "CALL", "JUMP_BACKWARD", "RESUME"  # where the interpreter looks for signals, at the end

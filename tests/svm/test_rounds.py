@@ -1,5 +1,7 @@
 """Rounds in compiled calls: the same answers as those in Python, whatever ends a call."""
 
+import gc
+import weakref
 from contextlib import nullcontext
 from itertools import combinations
 from types import SimpleNamespace
@@ -62,16 +64,31 @@ def test_the_bits_are_those_of_rounds_in_python(X, options, outcome, outcomes, m
     monkeypatch.setattr(pairs, "keeps_rows", lambda *_: True)
     compiled = fitted(X, **options)
     assert outcome in outcomes
-    monkeypatch.setattr(pairs.PairsSolver, "_needs_no_help", lambda self: False)
+    monkeypatch.setattr(pairs.Schedule, "needs_no_help", lambda self: False)
     np.testing.assert_equal(compiled, fitted(X, **options))
 
 
 def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     expected, draws = fitted(X := numbers()), np.random.default_rng(0)
     calls = len(outcomes)
-    monkeypatch.setattr(pairs.PairsSolver, "_needs_no_help", lambda self: draws.random() < 0.5)
+    monkeypatch.setattr(pairs.Schedule, "needs_no_help", lambda self: draws.random() < 0.5)
     np.testing.assert_equal(fitted(X), expected)
     assert calls < len(outcomes) < 2 * calls
+
+
+def test_nothing_of_a_fit_waits_for_the_garbage_collector(outcomes, monkeypatch):
+    """A solver holds all the memory of the rows."""
+    solve, solvers = pairs.PairsSolver.solve, []
+    monkeypatch.setattr(
+        pairs.PairsSolver, "solve", lambda self: solvers.append(weakref.ref(self)) or solve(self)
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        fitted(numbers())
+        assert outcomes and [solver() for solver in solvers] == [None]
+    finally:
+        gc.enable()
 
 
 def test_two_classes_keep_rows_from_the_same_set_on(outcomes, monkeypatch):
