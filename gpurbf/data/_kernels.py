@@ -5,9 +5,6 @@ import numpy as np
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.runtime.jit.llvm import bits_as, moved, number_of, pointer, use_widest_vectors
 
-# Values of a row that are encoded before the row may be given up.
-_CHUNK = 512
-
 
 @inner(error_model="numpy")
 def _encode(x, n, scale, codes):
@@ -26,16 +23,6 @@ def _encode(x, n, scale, codes):
         off += 1 - on
         code = low if low > code else code
         codes[j] = np.int32(high if high < code else code)
-    return off
-
-
-@inner(error_model="numpy")
-def _encode_row(x, n, scale, codes):
-    """`_encode` of a row, up to the first chunk that has numbers which are not quantized."""
-    j, off = 0, 0
-    while j < n and not off:
-        off = _encode(moved(x, j), min(_CHUNK, n - j), scale, moved(codes, j))
-        j += _CHUNK
     return off
 
 
@@ -63,10 +50,10 @@ def encode_rows(X, n_rows, n, row, wide, single, codes, off):
         done = False
         if row:
             x, x64 = pointer(row, np.float32), moved(pointer(X, np.float64), i * n)
-            off[i] = _encode_row(x64, n, pointer(wide, np.float64), c) != 0
+            off[i] = _encode(x64, n, pointer(wide, np.float64), c) != 0
             done = not off[i] or _narrow(x64, n, x)
         if not done:
-            off[i] = _encode_row(x, n, pointer(single, np.float32), c) != 0
+            off[i] = _encode(x, n, pointer(single, np.float32), c) != 0
 
 
 @inner()

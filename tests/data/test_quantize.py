@@ -62,7 +62,7 @@ def test_float32_pixels_are_the_same_data_in_float64():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_are_checked_to_their_ends(dtype):
-    """Longer than a chunk, more than a tile of them, float32 numbers as they are and converted."""
+    """Long rows, float32 numbers as they are and converted."""
     pixels = np.tile(PIXELS, 80)
     X = (pixels / np.float32(255)).astype(np.float32).astype(dtype)
     X[4, -1] += dtype(1e-4)

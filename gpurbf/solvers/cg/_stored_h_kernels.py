@@ -124,15 +124,3 @@ def add_transposed(begin, end, Q, U, k, kernel, Z):
                     for q in range(min(kernel.rows, k - o)):
                         for j in range(min(LANES, left + n - at)):
                             Z[o + q, at + j] += tile[q, j]
-
-
-@cached(nogil=True, fastmath={"reassoc", "contract"}, error_model="numpy")
-def add_squares(begin, end, Q, sums):
-    """Add the squares of rows begin … end of Q to their sums (N,)."""
-    use_widest_vectors()
-    for i in range(begin, end):
-        total, q = 0.0, Q[i]
-        for j in range(q.size):
-            v = np.float64(q[j])
-            total += v * v
-        sums[i] += total
