@@ -117,8 +117,8 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     metric = activation.metric
     # Parameters may have changed since the fit, so take those of its pass.
     if isinstance(model, FSVC) and (unit := model._selection.unit).metric == "sqeuclidean":
-        # The kernel takes the squared distance as if it were the distance. No profile does that, so
-        # treat the squared distance like a Manhattan distance.
+        # SFSVC puts the squared distance where other kernels have the distance. `activations` does
+        # that for "manhattan": the value that it is given is the distance.
         gamma = unit._replace(radius=float(model.eval_radius_)).gamma
         activation = activation._replace(metric="manhattan", profile=unit.kernel, gamma=gamma)
     return np.asarray(centers, np.float64), metric, activation

@@ -98,7 +98,8 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
     def _evaluator_now(self) -> svc.SVC | None:
         """Our model of the support vectors, with the current parameters.
 
-        None if scikit-learn trained fewer classes than ``classes_`` has: some have no weight.
+        None if scikit-learn trained the model on fewer classes than ``classes_`` lists: no sample
+        of some class had a positive weight.
         """
         if len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ())):
             return None

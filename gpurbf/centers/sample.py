@@ -19,7 +19,8 @@ from gpurbf.runtime.errors import warn
 
 # Rows whose hashes are compared at once.
 _ROWS_PER_BLOCK = 1 << 20
-# If few rows are wanted: inputs that are hashed first, and rows kept by them per row wanted.
+# If few rows are wanted, all are first hashed by about this many of their inputs. For each row
+# wanted, so many of the smallest hashes are then hashed by all inputs.
 _N_LEADING_INPUTS, _LEADING_ROWS_PER_ROW = 64, 4
 
 

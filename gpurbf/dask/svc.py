@@ -27,7 +27,7 @@ from gpurbf.svm.train import PairModels, group_samples
 
 # Tasks per thread: at a time, including the running one, and in total, if there are enough.
 _TASKS_AHEAD, _TASKS_PER_THREAD = 2, 3
-# Finds equal samples; the keys that sort them are made with this seed.
+# Finds equal samples by their hashes, with the seed that `group_samples` uses too.
 _RACE = Race(0, by_class=True)
 
 
@@ -130,7 +130,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             running[future] = own, worker
             return future
 
-        # Dask assumes that tasks of a name cost the same, and would give a thread too many at once.
+        # Dask expects tasks of one name to take equally long, and would queue too many at a thread.
         threads: list[str | None]
         alone = model.backend in GPUS
         threads = [worker for worker, n in tasks.threads.items() for _ in range(1 if alone else n)]

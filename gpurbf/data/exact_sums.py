@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 
-# Terms are split into two integers of this many bits; float64 adds 2²⁶ of them exactly.
+# Each mantissa is split into two integers of this many bits. float64, which has 53, adds up to 2²⁶
+# such integers exactly.
 _BITS = 27
 _TERMS = 1 << 25
 # Python adds up to this many terms in less time than making arrays of them takes.

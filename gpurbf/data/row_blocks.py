@@ -13,8 +13,8 @@ from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.threads import Call, start
 
 _LEAST_ROWS = 64
-# A thread costs about a millisecond while others compute: the time to read this many bytes from a
-# disk.
+# Starting a thread takes about 1 ms while others compute, as long as reading 4 MB from a disk.
+# Smaller parts are not read ahead.
 _LEAST_BYTES = 1 << 22
 _TILE = 1 << 20  # bytes that stay in cache while they are worked on
 

@@ -76,8 +76,8 @@ class StateMixin:
         for name, (write, _) in self._written.items():
             if state.get(name) is not None:
                 state[name] = write(state[name])
-        # With `_cache` set, its first use adds no attribute while another thread iterates over
-        # them.
+        # `_cache` stays, as None: if a prediction added it later, a thread that iterates over the
+        # attributes meanwhile would fail.
         return state | {"_cache": None, "_gpurbf_version": __version__}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

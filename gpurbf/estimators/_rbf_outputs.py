@@ -89,8 +89,8 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     ) -> NormalEquations:
         """The sums of these batches, made again in float64 if rounding would matter.
 
-        ``before`` are the sums that the batches were added to. Their own rounding was small
-        compared with HᵀH, which only grows.
+        ``before`` are the sums that the batches were added to. They need not be made again: their
+        rounding was small compared with HᵀH then, and HᵀH only grows.
         """
         X, some = rows.X, rows.at(compared_rows(len(rows.y)))
         if self._coarse(normal, X, some.X, some.weights):
@@ -201,7 +201,8 @@ def no_more_samples(X: Any, some: Any, m: int) -> bool:
 
     With no more distinct samples than centers, only the penalty limits the weights in directions
     that no sample determines. The rounding differences between equal samples of different classes
-    are then learned as if they were a feature. One that is left out leaves less than rounding.
+    are then learned as if they were a feature. Leave-one-out outputs fail there too: what is left
+    of a sample's activations without it is smaller than rounding.
     """
     hashes = row_hashes(some, 0)
     if len(np.unique(hashes)) == len(hashes):

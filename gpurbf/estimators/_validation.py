@@ -41,8 +41,8 @@ from gpurbf.runtime.threads import limited, parallel_rows, thread_limit
 DTYPES = (np.float64, np.float32, np.uint8)
 
 
-# Range of weights whose products with each other and with activations are far from the ends of
-# float32, so that only their ratios count; zero is allowed too.
+# Allowed weights, besides 0. Their products with each other and with activations neither overflow
+# nor underflow in float32, so only the ratios of weights matter.
 _LEAST, _MOST = 1e-15, 1e15
 
 # Up to this many numbers are checked in less time than scikit-learn's validation takes to begin
@@ -236,7 +236,7 @@ class Rows(NamedTuple):
         return rows._replace(places=used) if self.places is None else rows
 
 
-# Validated samples, without samples of weight 0, on which nothing may depend; the sorted labels.
+# The validated samples, without those of weight 0 (nothing may depend on them); the sorted labels.
 TrainingData = tuple[Rows, np.ndarray]
 
 

@@ -331,7 +331,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         The centers are those of one pass over the whole stream in the order given, whatever its
         chunks (`shuffle` does not apply). A search for radii uses the first chunk. Outputs:
         "one-hot" needs no training; "lms" makes one epoch over the chunk; "ridge" adds the chunk to
-        sums that are kept (8 m² bytes), to which a center contributes from its own chunk on.
+        sums that are kept (8 m² bytes); for centers that are chosen later, samples of earlier
+        chunks count as if they did not activate them.
 
         Parameters
         ----------

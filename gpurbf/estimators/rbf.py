@@ -350,8 +350,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                         "batch on they are not. Train on all batches with the lower alpha instead."
                     )
                 if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
-                    # A short first batch must not decide that all batches are summed without the
-                    # grid. The caller may reuse the array of a batch.
+                    # That a short first batch needs sums without the grid must not decide for the
+                    # whole stream: a copy is kept (the caller may overwrite the array), and is
+                    # judged again together with the next batch.
                     self._held = X.copy() if sp.issparse(X) else np.array(X), *rows[1:3]
                 more = self._choose_left_out(normal, rows)
                 more = more._replace(H=to_host(more.H))

@@ -47,7 +47,8 @@ MARGIN = 0.1
 _CENTERS_PER_LAYER = 1024
 _MIN_BLOCK_ROWS, _MAX_BLOCK_ROWS = 512, 16384
 # Tiles flush activations below exp(-708.4) to 0, and the exponential is 0 below exp(-745.2): with
-# 1.026 times the radius the one becomes the other. If sums are more in doubt, distances are too.
+# 1.03 times the radius a tile gives 0 only where the exact activation is 0. Beyond _MAX_DOUBT
+# distances are too inexact for that.
 _WIDER, _MAX_DOUBT = 1.03, 0.01
 # Candidates for which the centers that may reach them are found at a time.
 _ROWS_AHEAD = 64

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpurbf.data.quantize import Quantization
 
-# An empty choice of rows or inputs: all of them.
+# In place of numbers of rows or inputs: all of them, in order.
 ALL = np.empty(0, np.intp)
 # Inputs that are equal in all centers of a strip may be left out. They are searched for if C has
 # _WORTH_A_LOOK numbers (twice as many if this only saves time, since compiling for it takes time),

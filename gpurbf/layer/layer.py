@@ -71,7 +71,7 @@ class HiddenLayer:
         Dtype of the activations. By default float64 for float64 centers, else float32; a forced
         precision determines it.
     quantizations : sequence of Quantization, optional
-        Quantizations that the centers may be on; by default the layer searches for one. A fitted
+        Quantizations to try on the centers; by default the layer searches for one. A fitted
         model passes the one that was found in its training data, so that nothing depends on later
         data.
 

@@ -31,8 +31,8 @@ from gpurbf.runtime.threads import parallel_rows
 kernels = lazy_module("gpurbf.data._kernels")
 
 
-# Inputs from which rows are wide enough, and the part of entries, 1/32 of a row, up to which sparse
-# products are faster.
+# Sparse products are used for rows of at least so many inputs of which at most 1/32 are entries:
+# there they are faster.
 _WIDE, _DENSER = 1024, 32
 _ROWS = 64
 # Bytes of a part of H of a `SparseLayer`.

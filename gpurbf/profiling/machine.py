@@ -169,7 +169,7 @@ def bandwidth(xp: ModuleType = np) -> float:
 def scale_rate(multiply: Callable[[Any, Any, Any], Any], xp: ModuleType = np) -> float:
     """Bytes a second of ``multiply(array, number, result)`` on arrays larger than the caches."""
     source, target = xp.ones(_NUMBERS, xp.float32), xp.zeros(_NUMBERS, xp.float32)
-    # A device takes as long for one launch as for its work.
+    # On a GPU a launch takes about as long as this little work, so 16 are timed together.
     n, calls = (thread_limit(), 1) if xp is np else (1, 16)
 
     def scale(part: slice) -> None:

@@ -16,8 +16,8 @@ from weakref import WeakSet
 from gpurbf.runtime.stages import is_recorded, time_unlocked
 
 Value = TypeVar("Value")
-# Some interpreters begin with a few hundred frozen objects. If there are more, the user has frozen
-# objects, and they must stay frozen.
+# Some interpreters start with a few hundred objects that `gc.freeze` has set apart. If there are
+# more, the user has set objects apart, and `gc.unfreeze` must not bring them back.
 _FEW = 2000
 
 

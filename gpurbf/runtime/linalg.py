@@ -25,8 +25,8 @@ extending = lazy_module("numba.extending")
 
 # Rows of a block that is mirrored.
 _BLOCK = 256
-# What a thread takes at a time: rows of a panel in a factorization, right-hand sides in a solution,
-# numbers of a panel in a solution for few right-hand sides, and its columns in a transposed one.
+# What a thread takes at a time: rows of a panel to factorize, right-hand sides to solve for. If
+# there are few of these: numbers of a panel for L⁻¹ B, columns of it for L⁻ᵀ B.
 _ROWS, _COLUMNS, _NUMBERS_SOLVED, _COLUMNS_SOLVED = 512, 256, 512 * 768, 96
 
 

@@ -58,7 +58,7 @@ class Entry:
 
 
 class Segment(NamedTuple):
-    """A span of one thread's time in one stage, and the part of it without Python's lock."""
+    """A span of one thread's time in one stage, and how much of it did not hold Python's lock."""
 
     key: tuple[str, str]
     seconds: float

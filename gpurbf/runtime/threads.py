@@ -311,8 +311,9 @@ def parallel_for(
     waiting = iter(calls)
 
     def take_part() -> None:
-        # Whoever begins wakes two: many are awake soon, and none for a section that is over. `_end`
-        # waits in this order, so nobody is left who could wake a call that it has passed.
+        # Each thread that begins starts two more: all are at work soon, and none is started when no
+        # items are left. `_end` waits for calls in the order in which they are started, so a call
+        # that it is done with cannot be started later.
         for _ in range(2):
             left = given + 1 < n_items and not stopped
             if left and (call := next(waiting, None)) is not None:

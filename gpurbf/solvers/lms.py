@@ -26,7 +26,7 @@ kernels = lazy_module("gpurbf.solvers._lms_kernels")
 _ROWS_PER_BLOCK = 2048
 # Activations that are computed anew in every epoch should still be in cache when they are used.
 _MAX_TILE_BYTES = 1 << 24
-# This many updates of a weight take longer than waking a thread.
+# With fewer updates of single weights than this, one thread is faster: waking another takes longer.
 _MIN_UPDATES_FOR_THREADS = 4_000_000
 
 

@@ -168,7 +168,9 @@ def _keep(members, count):
 
 @jit(device=True)
 def _take(keys, members, count, wanted):
-    """Append the numbers of the largest keys, without `_LOWEST`; returns the new number of members.
+    """Append the numbers of the ``wanted`` largest keys, but of none that is `_LOWEST`.
+
+    Returns the new number of members.
 
     The smallest key to take is found digit by digit, eight bits each. Larger keys come first, then
     equal ones, each in ascending order of their numbers, so that the result does not depend on the

@@ -115,7 +115,8 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
         * steps; sets, also the number of points remembered (`binary.TwoStep`); squares of all
           changes
         * the members of the last set; those from begin to end were new in it
-        * ready: how many members have their kernel in the block; -1: other members have
+        * ready: the number of members of the last set if the block holds the kernel between these,
+          -1 if it holds another set's
         * members that the last set changed, their changes, and whether f lacks these: then the rows
           that they need are made now
     memory : int

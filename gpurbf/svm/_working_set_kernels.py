@@ -248,8 +248,9 @@ def slots_wanted(members, own):
 def place(members, samples, own):
     """Find rows in memory for the members, for as many as there are slots (`Slots`).
 
-    Vacant slots, whose time is -1, are taken in order, then the longest unused. Returns the rows of
-    these members, the samples of those members that were in no slot, and the rows of those.
+    Members without a slot get vacant slots first (time of last use -1), then the longest unused.
+    Returns the row in memory of each of these members; and of those whose values are not there
+    yet, their samples and rows.
     """
     row, owner, used, slot_of, counts = own
     counts[0] += 1

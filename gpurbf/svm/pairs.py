@@ -29,11 +29,11 @@ _MIN_THREADED = 400
 # Up to this many samples of the largest pair, tiles evaluate values that no pair asks for in less
 # time than each pair takes to evaluate its own.
 _MAX_SMALL_PAIR = 640
-# The part of a set's rows expected in memory: half if one and a half sets fit, and 0.35 more if a
-# third of all rows fits, about the number of support vectors.
+# The part of a working set's rows that is expected in memory: 0.5 if memory holds the rows of 1.5
+# sets, and 0.35 more if it holds a third of all rows, about the number of support vectors.
 _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
-# The part of its rows that a pair finds in most fits, at the least, if it keeps them.
+# In most fits a pair that keeps its rows finds at least this part of those that it asks for.
 _FOUND_AT_LEAST = 0.4
 # Threads that have `cache_size` together; more threads train more pairs, and have more.
 _THREADS_PER_CACHE = 4
@@ -125,9 +125,9 @@ def keeps_rows(kernel: KernelRows, n: int, cache_bytes: float) -> bool:
 
 
 def rows_in_doubt(kernel: KernelRows, sizes: np.ndarray, cache_bytes: float) -> int | None:
-    """How many rows memory holds, if a pair is to find out whether keeping them pays, else None.
+    """How many rows memory holds, if a pair is to decide during the fit whether to keep them.
 
-    So do two classes, whose rows no other pair has kept or will ask for.
+    Else None: only the pair of two classes decides, whose rows no other pair asks for.
     """
     n = int(sizes.sum())
     rows = int(cache_bytes // (4 * n))

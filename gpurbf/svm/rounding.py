@@ -22,7 +22,8 @@ from gpurbf.runtime.threads import parallel_rows
 
 # Below this many samples, float64 takes hardly any time either.
 _MIN_FLOAT32_SAMPLES = 1000
-# Rows of each kind that are compared, and columns.
+# float32 and float64 values are compared in so many rows spread over the data, in as many of those
+# farthest from the mean, and in so many columns.
 _PROBED_ROWS, _PROBED_COLUMNS = 32, 256
 # Rows whose distances from the mean are taken at a time.
 _NORM_ROWS = 1024

@@ -116,7 +116,7 @@ class CachedPair(EvaluatedPair):
     """Kernel of a pair out of the row caches of its classes.
 
     If no other pair has these classes, no row is in memory at the beginning, and many are asked for
-    only once. Then rows are kept from that set on which would have found enough of its own.
+    only once. Then rows are kept from the first set on of whose rows enough would have been there.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class Budget:
     sizes : sequence of int
         Sizes of the classes whose rows are kept.
     n_bytes : float
-        Memory that all caches may take, without `MIN_ROWS` rows of each cache in use.
+        Memory for all caches, besides the `MIN_ROWS` rows that each cache in use gets in any case.
     in_use : int
         How many caches are in use at once.
     """

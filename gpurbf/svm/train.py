@@ -80,7 +80,8 @@ def group_samples(
         Class numbers, each of 0 … max present.
     weights : ndarray of shape (N,), optional
     by_key : bool, default=False
-        Sort groups by key in any case, for samples that are a part of such data.
+        Sort groups by key even if these samples are all different: they are a part of data that
+        has equal samples or unequal weights.
     """
     n_classes = int(y.max()) + 1
     same = np.zeros(len(y) + 1, bool)  # equal to the sample before; the last element is the end

@@ -82,7 +82,10 @@ def _sources(path, found):
 
 @functools.cache
 def _imports(path):
-    """The files that a file imports; names that are no modules are defined in their package."""
+    """The files that a file imports.
+
+    In ``from a import b``, b is a module or a name in a: the files of both are taken if they exist.
+    """
     files = []
     for module, names in _IMPORT.findall(_read(path).decode()):
         for name in ("", *_NAME.findall(names)):

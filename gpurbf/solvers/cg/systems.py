@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 # Maximum number of centers whose kernel is factorised, in m²/2 numbers, to precondition least
 # squares, and if all samples are centers; number of centers that represent all of them beyond that.
 _MAX_FALKON_CENTERS, _MAX_DIRECT_CENTERS, _N_LANDMARKS = 24_000, 10_000, 2_000
-# Up to this many centers `Ridge` leaves samples out: few may be distributed unlike the samples.
+# Up to this many centers `Ridge` makes the left-out outputs: the preconditioner is for centers that
+# are distributed as samples are, and so few may not be.
 _MAX_SUMMED_CENTERS = 512
-# A penalty must be at least this many times the rounding of the trace to differ from it.
+# A smaller penalty than this many times the rounding of the trace could be lost when it is added to
+# the kernel's diagonal.
 _MIN_RIDGE_PER_ROUNDING = 4
 # Samples whose leave-one-out outputs are made at a time, and the maximum leverage of a sample.
 _ROWS_PER_BLOCK, _MAX_LEVERAGE = 256, 0.99

@@ -33,8 +33,8 @@ def tolerable(noise: float, spread: float, alpha: float) -> bool:
     """Whether rounding that adds ``noise`` to the diagonal of HᵀH adds little to the penalty.
 
     The penalty is alpha times that diagonal, which is at least the ``spread``, the diagonal for H
-    minus its mean. Errors are independent only where columns differ by a step or more, so an alpha
-    above 1 counts as 1.
+    minus its mean. An alpha above 1 counts as 1: otherwise steps as large as the differences within
+    a column would be accepted, and their errors are not independent.
     """
     return noise <= _MAX_NOISE * min(alpha, 1.0) * spread
 

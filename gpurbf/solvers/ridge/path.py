@@ -31,7 +31,8 @@ kernels = lazy_module("gpurbf.solvers.ridge._path_kernels")
 
 # Rows that are rotated, or multiplied with all weights, at a time.
 _ROWS_PER_TASK = 128
-# Maximum number of reflectors that LAPACK's dormqr may apply without blocks (its NBMAX).
+# Up to this many reflectors (its NBMAX) LAPACK's dormqr works without blocks. It then overwrites a
+# number of each for a while, so threads must not share them.
 _MAX_UNBLOCKED = 64
 # From this many rows on, BLAS threads help LAPACK: half of its work is a product with a vector for
 # each row, after which threads synchronize. Two OpenBLAS threads take half the time of one, but
@@ -220,7 +221,6 @@ def _rotated(reflectors: np.ndarray, taus: np.ndarray, trans: str, V: np.ndarray
 
     def apply(part: np.ndarray) -> None:
         C = np.asfortranarray(part.T)
-        # Few reflectors are applied one by one; dormqr writes a 1 into each meanwhile.
         own = reflectors.copy(order="F") if len(taus) <= _MAX_UNBLOCKED else reflectors
         work = int(lapack.dormqr("L", trans, own, taus, C, -1)[1][0])
         part[:] = lapack.dormqr("L", trans, own, taus, C, work, overwrite_c=1)[0].T

@@ -238,7 +238,10 @@ def trusted(name: str) -> Verdict:
 
 
 def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Verdict]) -> Verdict:
-    """The verdict on disk if it holds here; else one process checks and the others wait for it."""
+    """The verdict on disk if it holds here, else a new one.
+
+    If several processes ask at once, one checks, and the others wait and read its verdict.
+    """
     verdict = kept(name)
     if verdict is not None and holds(verdict):
         return verdict

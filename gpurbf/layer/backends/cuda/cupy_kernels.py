@@ -83,8 +83,8 @@ extern "C" __global__ void gpurbf_rows(
 """
 _WHOLE = "packed[i * width + j] = value; const U u = U(value), rest = 0;"
 # float32 as the sum of two numbers that TF32 holds: a sample's parts meet a center's in the order
-# high · high + high · low + low · high. The term of a row is that of these sums and products, or
-# a sample would be at some distance from itself.
+# high · high + high · low + low · high. A row's term is computed from high + low in the same way,
+# without low · low: otherwise the distance of a sample from itself would not be 0.
 _SPLIT = """
         P* to = packed + i * 3 * width + j;
         const float high = tf32(value), low = tf32(value - high);

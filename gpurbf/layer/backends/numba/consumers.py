@@ -4,7 +4,7 @@ A consumer is a C function `(consumer, H, n, count, top, first, sums)`: the firs
 columns of a tile H (CHUNK × BLOCK) are rows from `top` and columns from `first` of all activations.
 It is called by its address, so one compiled driver serves all consumers, and a fit compiles only
 those that it calls. `consumer` is the address of its parameters as words; each consumer has a
-NamedTuple of them. `sums` is memory that rows keep from one tile to the next, 0 at the beginning.
+NamedTuple of them. `sums` is memory of each row, 0 before its first tile, kept until its last.
 `store` and `partial` move bytes of any dtype.
 """
 

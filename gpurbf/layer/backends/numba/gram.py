@@ -35,7 +35,7 @@ packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
 # Below so many centers HᵀH is summed in float64: that is little work and the most accurate.
 FEW = 256
-# The largest multiple of its step that a target may be, and bits of its lower half.
+# Targets become integers of at most this magnitude, kept as two halves; bits of the lower one.
 _TARGET, _HALF = 1 << 21, 11
 # Rows at a time: of those that do not fit in 16 bits, of those that a thread rounds, and of targets
 # that it splits into halves.

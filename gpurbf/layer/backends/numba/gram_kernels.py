@@ -146,7 +146,7 @@ def gram_blocks(m, n_targets):
 
 LARGEST = 32767
 UNIT = 16  # pairs whose energies are summed before they are compared with the limit
-LONGEST = 1024  # maximum rows of a run: squares of other operands may reach 2²⁰
+LONGEST = 1024  # maximum rows of a run: squares of halves of targets may reach 2²⁰
 # Energies are summed in float32: with errors of at most 2⁻²⁰ they still stay below 2³¹.
 _LIMIT = 2.0**31 * (1 - 2.0**-16)
 

@@ -43,7 +43,7 @@ Product = Callable[[np.ndarray, np.ndarray], None]
 class Weights(NamedTuple):
     """Output weights W (m, k) packed for a kernel that takes few of them or many."""
 
-    blank: Consumer  # without an address of scores, its first word
+    blank: Consumer  # the address of scores, its first word, is filled in later
     k: int
     products: int  # multiplications of a row of activations with W
 

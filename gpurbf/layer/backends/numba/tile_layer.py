@@ -55,7 +55,8 @@ _SHIFTED_ROWS = 512
 class TileLayer(ByTiles):
     """Centers packed for one micro-kernel: see `gpurbf.layer.backends.PreparedLayer`.
 
-    The shift of rows and centers is that of ``among`` (N, n), by default of the centers C (m, n).
+    Samples and centers are shifted by a vector near their mean, so that products lose fewer digits.
+    It is found from ``among`` (N, n), by default from the centers C (m, n).
 
     ``codes``: X is 8-bit codes; otherwise it is numbers. ``block`` rows are packed at a time, by up
     to ``threads`` threads. ``sparse``: strips of centers leave out the inputs that are zero in all

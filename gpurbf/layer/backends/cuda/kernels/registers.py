@@ -117,7 +117,7 @@ def address(typing_context, array, at):
 
 @intrinsic
 def here(typing_context, x):
-    """x, a number of 64 bits, not known to the compiler before this place.
+    """The 64-bit number x through an instruction of which the compiler knows nothing.
 
     What is computed from it cannot be moved up, before the loop over the inputs, where it would
     occupy registers that the outputs need.

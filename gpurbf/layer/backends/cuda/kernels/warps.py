@@ -49,7 +49,7 @@ def _best_of_warp(key, place):
 
 @jit(device=True)
 def best(keys, places, key, place):
-    """The largest key of the block's threads, and the last of its places, an int32.
+    """The largest key of the block's threads, and the largest place (int32) of those that have it.
 
     This is a barrier for all threads. The shared arrays (`WARPS`,) may be written again after the
     next barrier.
