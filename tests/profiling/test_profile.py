@@ -308,12 +308,16 @@ def test_memory_that_is_freed_inside_a_stage_is_seen():
     with Recorder() as recorder:
         with stage("prepare"):
             pass
+        most = recorder.entries["prepare", ""].memory + 60e6
         with stage("hidden layer"):
             block = np.ones(10_000_000)
-            time.sleep(0.2)
+            for _ in range(1000):  # a machine may stop for longer than between two looks
+                time.sleep(0.01)
+                entry = recorder.entries.get(("hidden layer", ""))
+                if entry is not None and entry.memory > most:
+                    break
             del block
-    rise = recorder.entries["hidden layer", ""].memory - recorder.entries["prepare", ""].memory
-    assert rise > 60e6
+    assert recorder.entries["hidden layer", ""].memory > most
 
 
 def test_the_bottleneck_is_named_in_words_and_shown_in_the_table(found):
