@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.runtime.jit.caching import cached
-from gpurbf.runtime.jit.llvm import prefetch, use_widest_vectors
+from gpurbf.runtime.jit.llvm import use_widest_vectors
 
 ROWS = 4  # in a group
 LANES = 8
@@ -33,6 +33,15 @@ def _load(builder, base, index, element):
     pointer = builder.inttoptr(place, ir.VectorType(element, LANES).as_pointer())
     value = builder.load(pointer, align=bytes_)
     return (value if element == _REAL else builder.fpext(value, _VECTOR)), pointer
+
+
+def _prefetch(builder, base, index, element):
+    """Ask for the numbers at base + index to be brought into the second-level cache."""
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    place = builder.add(base, builder.mul(index, _SIZE(8 if element == _REAL else 4)))
+    builder.call(fetch, [builder.inttoptr(place, byte), number(0), number(2), number(1)])
 
 
 def _store_sum(builder, lanes, base, index):
@@ -54,14 +63,10 @@ def _splat(builder, base, index):
     return builder.shuffle_vector(first, _ZEROS, mask)
 
 
-def _with_product(builder, total, a, b):
-    """total + a * b, in one instruction where there is one."""
-    return builder.fadd(total, builder.fmul(a, b, flags=_CONTRACT), flags=_CONTRACT)
-
-
-def _add_product(builder, place, a, b):
-    """Add a * b to the numbers at a place."""
-    builder.store(_with_product(builder, builder.load(place), a, b), place)
+def _add_product(builder, total, a, b):
+    """total += a * b, in one instruction where there is one."""
+    product = builder.fmul(a, b, flags=_CONTRACT)
+    builder.store(builder.fadd(builder.load(total), product, flags=_CONTRACT), total)
 
 
 def _sweep(n_outputs):
@@ -82,20 +87,25 @@ def _sweep(n_outputs):
             splats = [_splat(builder, steps, n) for n in range(n_outputs * ROWS)]
             starts = [builder.mul(stride, _SIZE(row)) for row in range(ROWS)]
             rows = [builder.mul(w_stride, _SIZE(c)) for c in range(n_outputs)]
+            values = [cgutils.alloca_once(builder, _VECTOR) for _ in rows]
             sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in splats]
             with cgutils.for_range(builder, chunks) as loop:
                 column = builder.mul(loop.index, _SIZE(LANES))
-                found = (_load(builder, w, builder.add(row, column), _REAL) for row in rows)
-                values, places = map(list, zip(*found))
+                places = []
+                for row, value in zip(rows, values):
+                    weights, place = _load(builder, w, builder.add(row, column), _REAL)
+                    builder.store(weights, value)
+                    places.append(place)
                 for p, start in enumerate(starts):
                     z, _ = _load(builder, before, builder.add(start, column), element)
-                    for c in range(n_outputs):
-                        values[c] = _with_product(builder, values[c], splats[c * ROWS + p], z)
-                for value, place in zip(values, places):
+                    for c, value in enumerate(values):
+                        _add_product(builder, value, splats[c * ROWS + p], z)
+                updated = [builder.load(value) for value in values]
+                for value, place in zip(updated, places):
                     builder.store(value, place, align=8)
                 for q, start in enumerate(starts):
                     z, _ = _load(builder, now, builder.add(start, column), element)
-                    for c, value in enumerate(values):
+                    for c, value in enumerate(updated):
                         _add_product(builder, sums[c * ROWS + q], value, z)
             for n, total in enumerate(sums):
                 _store_sum(builder, builder.load(total), outputs, n)
@@ -124,8 +134,7 @@ def products(typing_context, z, stride, chunks, like, gram):
             ahead = builder.mul(stride, _SIZE(ROWS))
             rows = [_load(builder, z, start, element)[0] for start in starts]
             for start in starts:  # rows are too short for the CPU to predict what comes next
-                place = builder.mul(builder.add(start, ahead), _SIZE(8 if element == _REAL else 4))
-                prefetch(builder, builder.add(z, place), 2)
+                _prefetch(builder, z, builder.add(start, ahead), element)
             for total, (p, q) in zip(sums, pairs):
                 _add_product(builder, total, rows[p], rows[q])
         for total, (p, q) in zip(sums, pairs):

@@ -237,14 +237,6 @@ def transpose4(typing_context, word, source, source_stride, target, target_strid
     return types.void(word, *(types.intp,) * 4), generate
 
 
-def prefetch(builder, address, level):
-    """Fetch the cache line at an address, which need not be valid; level 3 is the nearest cache."""
-    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, *[number] * 3])
-    fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-    builder.call(fetch, [builder.inttoptr(address, byte), *map(number, (0, level, 1))])
-
-
 @intrinsic
 def widen16(typing_context, word, source, target, ahead):
     """Write 16 numbers of the dtype of `word` as float64, from an address to one of a cache line.
@@ -253,7 +245,11 @@ def widen16(typing_context, word, source, target, ahead):
     """
 
     def generate(context, builder, signature, args):
-        prefetch(builder, builder.add(args[1], args[3]), 3)
+        bytes_ = ir.IntType(8).as_pointer()
+        there = builder.inttoptr(builder.add(args[1], args[3]), bytes_)
+        kind = ir.FunctionType(ir.VoidType(), [bytes_, *[ir.IntType(32)] * 3])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(fetch, [there, *(ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))])
         number, wide = (
             ir.VectorType(kind, 16) for kind in (context.get_data_type(word.dtype), ir.DoubleType())
         )
