@@ -92,8 +92,8 @@ class Scan(NamedTuple):
 
     ``found`` are the results of the tasks that the `Scanner` was asked for. Their classes are
     numbered by ``labels``, their rows by block and place, see `_row_numbers`. If the `Scanner`
-    looks for rows that may become centers, the last results are their numbers and values, block by
-    block.
+    looks for rows that may become centers, the last results are these `Rows`, block by block, with
+    their numbers as places.
     """
 
     stats: dict[int, BlockStats]
