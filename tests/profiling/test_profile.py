@@ -310,7 +310,7 @@ def test_memory_that_is_freed_inside_a_stage_is_seen():
         with stage("prepare"):
             pass
         with stage("hidden layer"):
-            block = mmap.mmap(-1, 80_000_000)  # an array may get memory that the process has already
+            block = mmap.mmap(-1, 80_000_000)  # an array may get memory that is there already
             np.frombuffer(block, np.uint8)[:] = 1
             time.sleep(0.2)
             block.close()
