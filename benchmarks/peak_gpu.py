@@ -47,7 +47,7 @@ def _products(xp: ModuleType, size: int) -> dict[str, float]:
         product = product_of(xp, dtype, size, quantization, tf32)
         # Zeros would draw less power and so run at a higher clock than data do.
         host = rng.integers(-99, 99, (2, size, size), np.int8)
-        A, B = (xp.asarray(half.astype(product.x_dtype)) for half in host)
+        A, B = (xp.asarray(half.astype(product.dtype)) for half in host)
         out = xp.empty((size, size), product.out_dtype)
         rates[kind] = 2 * size**3 / _median(xp, lambda: product.multiply(A, B, out))  # noqa: B023
     return rates

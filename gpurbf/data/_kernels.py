@@ -26,16 +26,6 @@ def _encode(x, n, scale, codes):
     return off
 
 
-@inner()
-def _narrow(x, n, narrow):
-    """Write float64 numbers as float32 numbers; return how many of them float32 does not hold."""
-    off = 0
-    for j in range(n):
-        narrow[j] = x[j]
-        off += narrow[j] != x[j]
-    return off
-
-
 @cached(nogil=True, error_model="numpy")
 def encode_rows(X, n_rows, n, row, wide, single, codes, off):
     """Write the codes of rows of n numbers, and whether each row is not quantized.
@@ -47,12 +37,16 @@ def encode_rows(X, n_rows, n, row, wide, single, codes, off):
     codes, off = pointer(codes, np.uint8), pointer(off, np.uint8)
     for i in range(n_rows):
         x, c = moved(pointer(X, np.float32), i * n), moved(codes, i * n)
-        done = False
+        rounded = 0  # numbers that float32 does not hold
         if row:
             x, x64 = pointer(row, np.float32), moved(pointer(X, np.float64), i * n)
             off[i] = _encode(x64, n, pointer(wide, np.float64), c) != 0
-            done = not off[i] or _narrow(x64, n, x)
-        if not done:
+            if not off[i]:
+                continue
+            for j in range(n):
+                x[j] = x64[j]
+                rounded += x[j] != x64[j]
+        if not rounded:
             off[i] = _encode(x, n, pointer(single, np.float32), c) != 0
 
 

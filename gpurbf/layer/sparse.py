@@ -12,16 +12,14 @@ give the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
 from gpurbf.data.samples import Samples
-from gpurbf.layer.activation import FORMULAS, Activation
+from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.blas.matmul import Gemm, MatrixProductLayer
-from gpurbf.layer.backends.numba.matvec import GroupedWeights, Product, times
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result
@@ -35,8 +33,6 @@ kernels = lazy_module("gpurbf.data._kernels")
 # there they are faster.
 _WIDE, _DENSER = 1024, 32
 _ROWS = 64
-# Bytes of a part of H of a `SparseLayer`.
-_BYTES = 8 << 20
 
 
 def sparse_rows(X: Any) -> np.ndarray | None:
@@ -75,28 +71,26 @@ class Columns:
     """CSR centers C (m, n) stored by input: an entry of a sample meets few entries of centers."""
 
     def __init__(self, C: Any) -> None:
-        self._own = _entries(C.tocsc())
-        self.nbytes = sum(array.nbytes for array in self._own)
-
-    def products(self, A: Any, out: np.ndarray) -> None:
-        """Write A Cᵀ (N, m), for A (N, n) CSR; on the calling thread."""
-
-        out[:] = 0
-        kernels.add_products(*_entries(A), *self._own, out)
+        self.entries = _entries(C.tocsc())
+        self.nbytes = sum(array.nbytes for array in self.entries)
 
 
 def _multiply(A: Any, B: Any, out: np.ndarray) -> None:
+    """Write A Bᵀ, for CSR A and B as `Columns` or, dense, as its transpose."""
+    indptr, *stored = _entries(A)  # slices of A itself would be copies
+
     def task(rows: slice) -> None:
+        out[rows] = 0
+        given = indptr[rows.start : rows.stop + 1], *stored
         if isinstance(B, Columns):
-            B.products(A[rows], out[rows])
+            kernels.add_products(*given, *B.entries, out[rows])
         else:  # on ARM SciPy's product is compiled to FMA, which rounds once, not twice
-            out[rows] = 0
-            kernels.add_dense_products(*_entries(A[rows]), B, out[rows])
+            kernels.add_dense_products(*given, B, out[rows])
 
     parallel_rows(task, A.shape[0], _ROWS)
 
 
-_PRODUCT = Gemm("float64", np.float64, np.float64, np.float64, 0, 0, _multiply, centered=False)
+_PRODUCT = Gemm("float64", np.float64, np.float64, 0, _multiply, centered=False)
 
 
 def squared_norms(A: Any) -> np.ndarray:
@@ -109,13 +103,27 @@ def squared_norms(A: Any) -> np.ndarray:
 class SparseProductLayer(MatrixProductLayer):
     """A layer for CSR samples and centers (m, n) that are CSR or dense (see `sparse_or_dense`).
 
-    It takes numbers, not codes, and any metric but Manhattan. Products are dense.
+    It takes numbers, not codes. Products are dense. Manhattan distances, of CSR centers only, are
+    scikit-learn's.
     """
 
     def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
         super().__init__(_PRODUCT, C, activation, dtype, None)
+        self._centers = C
         if sp.issparse(self.distance.centers):
             self.distance = self.distance._replace(centers=Columns(self.distance.centers))
+
+    def _tile(self, X: Any, out: np.ndarray) -> None:
+        if self.activation.metric == "manhattan":
+            from sklearn.metrics.pairwise import laplacian_kernel
+
+            out[:] = laplacian_kernel(X, self._centers, gamma=self.activation.gamma)
+        elif self.activation.linear:  # a value is the product
+            P = np.empty(out.shape)
+            _multiply(X.astype(np.float64, copy=False), self.distance.centers, P)
+            out[:] = P
+        else:
+            super()._tile(X, out)
 
     def moved(
         self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
@@ -140,9 +148,7 @@ class SparseLayer:
 
     def __init__(self, C: Any, activation: Activation) -> None:
         self.centers = canonical_csr(C)
-        self.activation = activation
-        self._columns = Columns(self.centers)
-        self._norms = squared_norms(self.centers)
+        self._layer = SparseProductLayer(self.centers, activation, self.dtype)
 
     def describe(self) -> str:
         """The backend in use and the reason, its products and the arithmetic, in a line."""
@@ -155,46 +161,15 @@ class SparseLayer:
             shape = X.shape[0], self.centers.shape[0]
             check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
             out = np.empty(shape)
-        return self._by_parts(lambda A, H: np.copyto(H, self._values(A)), X, out)
+        self._layer.activations(canonical_csr(X), out)
+        return out
 
     @stage("hidden layer", "sparse products")
     def matvec(self, X: Any, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for `OutputWeights`."""
-        shape, multiply = (X.shape[0], W.shape[1]), W.packed(self)
+        shape = X.shape[0], W.shape[1]
         check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
-        return self._by_parts(lambda A, S: multiply(self._values(A), S), X, np.empty(shape))
-
-    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Product:
-        """Output weights W (m, k) as a product with them."""
-        return times(W, self.dtype)
-
-    def _by_parts(self, write: Callable[..., None], X: Any, out: np.ndarray) -> np.ndarray:
-        """``write(X, out)`` in parts of rows on all free threads; return ``out``.
-
-        SciPy's products do not block other threads.
-        """
-        X = canonical_csr(X)
-
-        def part(rows: slice) -> None:
-            write(X[rows], out[rows])
-
-        n_rows = max(16, _BYTES // (8 * max(1, self.centers.shape[0])))
-        parallel_rows(part, X.shape[0], n_rows)
-        return out
-
-    def _values(self, X: Any) -> np.ndarray:
-        if self.activation.metric == "manhattan":
-            from sklearn.metrics.pairwise import laplacian_kernel
-
-            return laplacian_kernel(X, self.centers, gamma=self.activation.gamma)
-        value = np.empty((X.shape[0], self.centers.shape[0]))
-        self._columns.products(X, value)
-        if self.activation.metric == "euclidean":
-            value *= -2
-            value += squared_norms(X)[:, None]
-            value += self._norms
-            np.maximum(value, 0, out=value)
-        return FORMULAS[str(self.activation.profile)](value, self.activation)
+        return self._layer.matvec(canonical_csr(X), W.packed(self._layer))
 
 
 def canonical_csr(X: Any) -> sp.csr_array:

@@ -161,22 +161,22 @@ def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
     for k in range(n):
         up[k] = 0.0 if beta[k] < high[k] else -np.inf
         down[k] = 0.0 if beta[k] > low[k] else np.inf
-    steps, violation = 0, np.inf
+    steps, violation, stuck = 0, np.inf, False
     while True:
         i = _receiver(f, up, n)
         if i < 0 or not beta[i] < high[i]:
-            return steps, -np.inf, False
+            violation = -np.inf
+            break
         f_i, row_i = f[i], _row(rows, i)
         j, smallest = _giver(f, down, n, row_i, diagonal, diagonal[i], f_i)
         violation = f_i - smallest
-        if violation < goal or j < 0:
-            return steps, violation, False
-        if steps >= max_steps:
-            return steps, violation, False
+        if violation < goal or j < 0 or steps >= max_steps:
+            break
         curvature = diagonal[i] + diagonal[j] - 2.0 * row_i[j]
         at_i, at_j, step = _moved(beta[i], beta[j], high[i], low[j], f_i - f[j], curvature)
-        if at_i == beta[i] and at_j == beta[j]:
-            return steps, violation, True
+        stuck = at_i == beta[i] and at_j == beta[j]
+        if stuck:
+            break
         beta[i], beta[j] = at_i, at_j
         steps += 1
         for k in (i, j):  # a step may be lost to rounding in one of them, which is at a bound then
@@ -185,15 +185,9 @@ def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
         row_j = _row(rows, j)
         for k in range(n):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
-
-
-@_inner
-def _finite(f, n):
-    """Whether all numbers are finite."""
-    finite = True
     for k in range(n):
-        finite &= np.isfinite(f[k])
-    return finite
+        violation = violation if np.isfinite(f[k]) else np.nan
+    return steps, violation, stuck
 
 
 @_compiled
@@ -226,14 +220,12 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
         without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
         rows.first, rows.n_first, rows.second,
     )  # fmt: skip
-    at = pointer_to(f, 0)
-    steps, violation, stuck = _steps(
+    found = _steps(
         rows, n, pointer_to(diagonal, 0), pointer_to(low, 0), pointer_to(high, 0),
-        pointer_to(beta, 0), at, pointer_to(closed, 0), goal, max_steps,
+        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(closed, 0), goal, max_steps,
     )  # fmt: skip
     keep_alive(closed)
-    violation = violation if _finite(at, n) else np.nan
-    return steps, violation, stuck
+    return found
 
 
 @_compiled
@@ -260,8 +252,8 @@ def begin_pairs(K, spans, diagonal, C, points, memory, part, there, limits, abou
     limits : (goal, least, most)
         The goal, see `solve_block`, and the steps: at most min(max(least, n), most) a pair.
     about : float64 array of shape (pairs, 6)
-        Becomes steps, violation and whether the pair is stuck, see `solve_block` (the violation is
-        not a number if an f is not finite), and the summary of `kkt_summary`.
+        Becomes steps, violation and whether the pair is stuck, see `solve_block`, and the summary
+        of `kkt_summary`.
     """
     beta, (goal, least, most) = pointer_to(points, 0), limits
     K, part, there = without_refcount(K), without_refcount(part), without_refcount(there)
@@ -289,8 +281,6 @@ def begin_pairs(K, spans, diagonal, C, points, memory, part, there, limits, abou
         intercept, objective, gap = _summary(beta, f, y, own_C, n)
         about[p, 0], about[p, 1], about[p, 2] = steps, violation, stuck
         about[p, 3], about[p, 4], about[p, 5] = intercept, objective, gap
-        if not _finite(f, n):
-            about[p, 1] = np.nan
         beta = moved(f, n)
 
 

@@ -180,7 +180,7 @@ def test_each_row_is_shifted_alone(dtype, n_jobs):
     prepared = layer._prepare(layer.quantization)
     X = X if layer.quantization is None else quantize_or_keep(X).values
     d, product = prepared.distance, prepared.product
-    given = d.x_shift, product.x_dtype, d.row, d.column_terms.dtype
+    given = d.shift, product.dtype, d.row, d.column_terms.dtype
     with limited(n_jobs):
         whole = prepared.moved(X, *given)
     rows = zip(*(prepared.moved(X[i : i + 1], *given) for i in range(len(X))))

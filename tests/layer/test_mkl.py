@@ -28,12 +28,10 @@ def test_a_forked_child_computes_with_every_product():
 
         def everything():
             found = []
-            for product in mkl._products().values():
-                A, B = np.tile(X, (2, 4)), np.tile(X[:900], (1, 4))
-                A = product.pack((A // 2).astype(product.x_dtype))
-                B = product.pack((B // 4).astype(product.c_dtype))
-                out = np.zeros((len(A), len(B)), product.out_dtype)
-                product.multiply(A, B, out)
+            for dtype in (np.float32, np.float64):
+                A, B = (np.tile(part, (2, 4)).astype(dtype) for part in (X, X[:900]))
+                out = np.zeros((len(A), len(B)), dtype)
+                mkl.products(np.dtype(dtype), A.shape[1], False).multiply(A, B, out)
                 found.append(out.sum(dtype=np.float64))
             models = SVC(backend="mkl"), RBFClassifier(200, backend="mkl", random_state=0)
             for data in (X, X / 7.0, (X / 7.0).astype(np.float32)):

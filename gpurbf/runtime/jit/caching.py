@@ -20,8 +20,10 @@ _said = False
 _ROOT = Path(__file__).parents[3]
 _IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\([^)]*\)|.*))?$", re.MULTILINE)
 _NAME = re.compile(r"\w+")
+# Of all kernels: Numba need not look for expressions of arrays and of text, and they have none.
+_PLAIN = {"no_rewrites": True}
 # The options of `njit`, and no C wrapper: no kernel is passed to another as a function.
-_OPTIONS = {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True}
+_OPTIONS = _PLAIN | {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": True}
 
 
 class Cache(FunctionCache):
@@ -134,6 +136,7 @@ def cached(**options):
 
 def cached_cfunc(function, signature, **options):
     """`numba.cfunc` of a kernel that is called by its address; it is kept on disk."""
+    options |= _PLAIN
     kernel = JitCallback(function, normalize_signature(signature), locals={}, options=options)
     kernel._cache = Cache(function)
     kernel.compile()
@@ -155,4 +158,4 @@ def compiled(function, dtypes, contract=False):
 
 def inner(**options):
     """`numba.njit` of a function that only kernels call, without a wrapper for Python."""
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_PLAIN, **options)

@@ -43,21 +43,17 @@ def _square(H: np.ndarray) -> np.ndarray:
 class Gemm(NamedTuple):
     """A matrix product ``multiply(A, B, out)``: A (N, n), B (m, n), out = A Bᵀ (N, m).
 
-    The shifts bring codes into the range of x_dtype and c_dtype; ``pack`` turns a shifted
-    operand into the form that ``multiply`` reads; ``arithmetic`` is the kind of its operations. On
-    a GPU inputs, and centers too, are padded to whole groups of ``group``; ``parts``: each number
-    is stored as three. ``centered``: operands that are not quantized are both shifted by the mean
-    of the centers. ``square(H)`` is HᵀH of a tile, or its lower triangle.
+    The shift brings codes into the range of ``dtype``; ``arithmetic`` is the kind of its
+    operations. On a GPU inputs, and centers too, are padded to whole groups of ``group``;
+    ``parts``: each number is stored as three. ``centered``: operands that are not quantized are
+    both shifted by the mean of the centers. ``square(H)`` is HᵀH of a tile, or its lower triangle.
     """
 
     arithmetic: str
-    x_dtype: Any
-    c_dtype: Any
+    dtype: Any
     out_dtype: Any
-    x_shift: int
-    c_shift: int
+    shift: int
     multiply: Callable[[Any, Any, Any], Any]
-    pack: Callable[[Any], Any] = lambda A: A
     group: int = 1
     parts: bool = False
     centered: bool = True
@@ -68,34 +64,25 @@ class ShiftedCenters(NamedTuple):
     """Centers as a product reads them, and what turns products with samples into distances.
 
     The distance is ``factor * (row + column + alpha * product)``: ``row`` gives the coefficients of
-    a sample's term, ``column_terms`` are those of the centers. Samples are shifted by ``x_shift``.
+    a sample's term, ``column_terms`` are those of the centers. Samples are shifted by ``shift``.
     """
 
     centers: Any
-    x_shift: Any
+    shift: Any
     column_terms: Any
     row: Coefficients
     alpha: int
     factor: float
 
 
-def row_terms(coefficients: Coefficients, A: np.ndarray, dtype: Any) -> np.ndarray:
-    """The terms of the rows of A, computed in dtype."""
-    terms = np.zeros(len(A), dtype)
+def row_terms(coefficients: Coefficients, A: np.ndarray) -> np.ndarray:
+    """The terms of the rows of A, computed in float64."""
+    terms = np.zeros(len(A))
     if coefficients.quadratic:
-        terms += coefficients.quadratic * np.square(A, dtype=dtype).sum(axis=1)
+        terms += coefficients.quadratic * np.square(A, dtype=np.float64).sum(axis=1)
     if coefficients.linear:
-        terms += coefficients.linear * A.sum(axis=1, dtype=dtype)
+        terms += coefficients.linear * A.sum(axis=1, dtype=np.float64)
     return terms + coefficients.constant
-
-
-def shifted(X: np.ndarray, shift: Any, dtype: Any) -> np.ndarray:
-    """X - shift in dtype, C-contiguous, computed where neither it nor a small integer rounds."""
-    if np.issubdtype(dtype, np.floating):
-        # Subtract before a float64 sample is rounded to float32, and a float32 one in float64.
-        wide = np.promote_types(X.dtype, dtype)
-        return np.subtract(X, shift, dtype=wide, order="C").astype(dtype, copy=False)
-    return np.subtract(X, np.int16(shift), dtype=np.int16).astype(dtype, order="C")
 
 
 def shifted_centers(
@@ -113,15 +100,15 @@ def shifted_centers(
     """
     n = C.shape[1]
     if quantization is not None:
-        s, t = product.x_shift, product.c_shift
-        terms = terms_of(metric, n, quantization, s, t)
+        s = product.shift
+        terms = terms_of(metric, n, quantization, s, s)
         kind = np.dtype(np.int32 if n <= INT32_FEATURES else np.float64)
     else:
         # A shift that float32 holds exactly is the same number for samples of every dtype.
         mean = product.centered and metric != "dot" and len(C) > 0
-        s = t = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0
+        s = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0
         terms, kind = terms_of(metric, n, None), dtype
-    centers, columns = moved(C, t, product.c_dtype, terms.column, kind)
+    centers, columns = moved(C, s, product.dtype, terms.column, kind)
     factor = unit(metric, quantization)
     return ShiftedCenters(centers, s, columns, terms.row, terms.alpha, factor)
 
@@ -197,7 +184,7 @@ class MatrixProductLayer(ByTiles):
         product, d = self.product, self.distance
         with stage("prepare", "samples shifted, norms"):
             kind = d.column_terms.dtype
-            packed, terms = self.moved(X, d.x_shift, product.x_dtype, d.row, kind)
+            packed, terms = self.moved(X, d.shift, product.dtype, d.row, kind)
             count(nbytes=X.size * X.dtype.itemsize + packed.size * packed.dtype.itemsize)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
@@ -221,15 +208,17 @@ class MatrixProductLayer(ByTiles):
         self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
     ) -> tuple[Any, np.ndarray]:
         """A - shift as the product reads it, and what each row adds to its distances."""
-        wide = np.int64 if np.issubdtype(dtype, np.integer) else np.float64
         moved, terms = np.empty(A.shape, dtype), np.empty(len(A), terms_dtype)
 
         def task(rows: slice) -> None:
-            moved[rows] = part = shifted(A[rows], shift, dtype)
-            terms[rows] = row_terms(coefficients, part, wide)
+            # Subtract before a float64 sample is rounded to float32, and a float32 one in float64.
+            wide = np.promote_types(A.dtype, dtype)
+            less = np.subtract(A[rows], shift, dtype=wide, order="C")
+            moved[rows] = part = less.astype(dtype, copy=False)
+            terms[rows] = row_terms(coefficients, part)
 
         parallel_rows(task, len(A), max(1, _NUMBERS_MOVED // max(1, A.shape[1])))
-        return self.product.pack(moved), terms
+        return moved, terms
 
 
 def backend_by_products(

@@ -1,8 +1,7 @@
 """The `mkl` backend: Intel's products called through ctypes, one Numba pass for the rest.
 
-MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. For quantized data, its
-8-bit (u8·s8 → s32) and bf16 products may be several times faster than float32, or slower, depending
-on the processor. So they are timed against each other once per process.
+MKL comes as a wheel (``libmkl_rt``), in conda's prefix or from the system. It is for CPUs that are
+too old for the package's own kernels; these have no fast products of 8-bit integers or bfloat16.
 """
 
 from __future__ import annotations
@@ -10,25 +9,22 @@ from __future__ import annotations
 import ctypes.util
 import functools
 import importlib.metadata
-import os
 import sys
-import timeit
 from collections.abc import Callable
 from contextlib import suppress
+from ctypes import c_double, c_float
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gpurbf.layer.backends import Backend
-from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products, shifted
-from gpurbf.layer.backends.blas.numpy_ import FLOAT32, FLOAT32_FEATURES, FLOAT64
+from gpurbf.layer.backends.blas import numpy_
+from gpurbf.layer.backends.blas.matmul import Gemm, backend_by_products
 from gpurbf.runtime.blas_threads import look_again
 from gpurbf.runtime.errors import BackendUnavailable
 
-_ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER, _OFFSET_FIX = 101, 111, 112, 122, 173
-# Sums of n products of at most 255 * 128 must stay below 2³¹.
-_INT32_FEATURES = 65_793
+_ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, _LOWER = 101, 111, 112, 122
 
 
 def _library_paths() -> list[str]:
@@ -68,23 +64,16 @@ def _call(symbol: str, *arguments: Any) -> None:
     getattr(_library(), symbol)(*map(word, arguments))
 
 
-def _gemm(
-    symbol: str, scalar: Any, fix: Any = (), zero: Any = (), offset: Any = ()
-) -> Callable[[Any, Any, Any], None]:
-    """cblas_?gemm for A Bᵀ, all three C-contiguous.
-
-    A product of integers takes a flag, and the offsets of A, B and the result, too.
-    """
+def _gemm(symbol: str, scalar: Any) -> Callable[[Any, Any, Any], None]:
+    """cblas_?gemm for A Bᵀ, all three C-contiguous."""
 
     def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
         (N, n), m = A.shape, len(B)
         if not (N and m and n):
             out[:] = 0
             return
-        _call(
-            symbol, _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE, *fix, N, m, n,
-            scalar(1), A, n, *zero, B, n, *zero, scalar(0), out, m, *offset,
-        )  # fmt: skip
+        order = _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE
+        _call(symbol, *order, N, m, n, scalar(1), A, n, B, n, scalar(0), out, m)
 
     return multiply
 
@@ -93,7 +82,7 @@ def _gram(H: np.ndarray) -> np.ndarray:
     """The lower triangle of HᵀH, by cblas_?syrk, and zeros."""
     N, m = H.shape
     single = H.dtype == np.float32
-    scalar: Any = ctypes.c_float if single else ctypes.c_double
+    scalar: Any = c_float if single else c_double
     G = np.zeros((m, m), H.dtype)
     if N and m:
         symbol = "cblas_ssyrk_64" if single else "cblas_dsyrk_64"
@@ -102,82 +91,16 @@ def _gram(H: np.ndarray) -> np.ndarray:
     return G
 
 
-def _bf16(A: np.ndarray) -> np.ndarray:
-    """The upper half of float32: exact for integers up to 256."""
-    return (A.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def _bf16_products() -> Callable[[Any, Any, Any], None]:
-    """The product of bf16 operands; after a fork it uses float32, with the same integer results.
-
-    With MKL's threads set to one (threads.py), all other products work in a forked child. This one
-    asks OpenMP for as many threads as there were in the parent, and waits.
-    """
-    process = os.getpid()
-    narrow = _gemm("cblas_gemm_bf16bf16f32_64", ctypes.c_float)
-    wide = _gemm("cblas_sgemm_64", ctypes.c_float)
-
-    def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
-        if os.getpid() == process:
-            narrow(A, B, out)
-        else:
-            A, B = ((half.astype(np.uint32) << 16).view(np.float32) for half in (A, B))
-            wide(A, B, out)
-
-    return multiply
-
-
-_OFFSETS = [_OFFSET_FIX], [ctypes.c_int8(0)], [np.zeros(1, np.int32)]
-integer_products = _gemm("cblas_gemm_s8u8s32_64", ctypes.c_float, *_OFFSETS)
-
-
-@functools.cache
-def _products() -> dict[str, Gemm]:
-    sgemm, dgemm = _gemm("cblas_sgemm_64", ctypes.c_float), _gemm("cblas_dgemm_64", ctypes.c_double)
-    single = FLOAT32._replace(multiply=sgemm)
-    products = {
-        "sgemm": single,
-        "dgemm": FLOAT64._replace(multiply=dgemm),
-        "bf16": single._replace(arithmetic="bfloat16", multiply=_bf16_products(), pack=_bf16),
-        "u8s8": Gemm("8-bit products", np.uint8, np.int8, np.int32, 0, 128, integer_products),
-    }
-    return {name: product._replace(square=_gram) for name, product in products.items()}
-
-
-@functools.cache
-def quantization_rates() -> dict[str, float]:
-    """Operations a second of the products that can be exact on codes; takes 0.05 s per process."""
-    rng = np.random.default_rng(0)
-    X, C = (rng.integers(0, 256, (512, 768)).astype(np.uint8) for _ in range(2))
-    rates = {}
-    for name in ("sgemm", "bf16", "u8s8"):
-        product = _products()[name]
-        A = product.pack(shifted(X, product.x_shift, product.x_dtype))
-        B = product.pack(shifted(C, product.c_shift, product.c_dtype))
-        out = np.empty((len(X), len(C)), product.out_dtype)
-        multiply = functools.partial(product.multiply, A, B, out)
-        rates[name] = 2 * X.size * len(C) / min(timeit.repeat(multiply, number=1, repeat=4))
-    return rates
-
-
 def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
-    """The fastest product on this machine that loses no digits of such data."""
-    table = _products()
-    if not quantization:
-        return table["sgemm" if dtype == np.float32 else "dgemm"]
-    exact = {"u8s8"} if n <= _INT32_FEATURES else set()
-    if n <= FLOAT32_FEATURES:
-        exact |= {"sgemm", "bf16"}
-    rates = quantization_rates()
-    return table[max(exact, key=rates.__getitem__)] if exact else table["dgemm"]
+    """The product that `numpy` takes, by MKL."""
+    product = numpy_.products(dtype, n, quantization)
+    single = product is numpy_.FLOAT32
+    symbol, scalar = ("cblas_sgemm_64", c_float) if single else ("cblas_dgemm_64", c_double)
+    return product._replace(multiply=_gemm(symbol, scalar), square=_gram)
 
 
 def load() -> Backend:
     """The backend, or BackendUnavailable with the install line."""
     _library()
     look_again()
-    rates = quantization_rates()
-    said = ", ".join(f"{name} {rate / 1e12:.2f}" for name, rate in sorted(rates.items()))
-    best = max(rates, key=rates.__getitem__)
-    kernel = f"MKL: {best} for quantized data (measured TOPS: {said}), else sgemm/dgemm"
-    return backend_by_products("mkl", kernel, products)
+    return backend_by_products("mkl", "sgemm/dgemm of MKL", products)

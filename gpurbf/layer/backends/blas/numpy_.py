@@ -15,8 +15,8 @@ def _multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
     np.matmul(A, B.T, out=out)
 
 
-FLOAT32 = Gemm("float32", np.float32, np.float32, np.float32, 128, 128, _multiply)
-FLOAT64 = Gemm("float64", np.float64, np.float64, np.float64, 128, 128, _multiply)
+FLOAT32 = Gemm("float32", np.float32, np.float32, 128, _multiply)
+FLOAT64 = Gemm("float64", np.float64, np.float64, 128, _multiply)
 
 
 def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:

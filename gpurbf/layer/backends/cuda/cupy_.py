@@ -70,14 +70,14 @@ def product_of(
     """int8 if it is exact, else the product of the dtype; float32 may be 1 or 3 TF32 products."""
     if quantized and n <= _INT8_FEATURES:
         multiply = partial(_gemm, xp, "32I")
-        return Gemm("8-bit products", np.int8, np.int8, np.int32, 128, 128, multiply, group=_GROUP)
+        return Gemm("8-bit products", np.int8, np.int32, 128, multiply, group=_GROUP)
     kind = np.dtype(np.float64 if quantized else dtype)
     if kind == np.float32 and (tf32 or three):
         multiply = partial(_gemm, xp, "32F_FAST_TF32")
         parts = not tf32
-        return Gemm("tf32", kind, kind, kind, 0, 0, multiply, group=_TF32_GROUP, parts=parts)
+        return Gemm("tf32", kind, kind, 0, multiply, group=_TF32_GROUP, parts=parts)
     multiply = partial(_gemm, xp, "32F" if kind == np.float32 else "64F")
-    return Gemm(kind.name, kind, kind, kind, 0, 0, multiply)
+    return Gemm(kind.name, kind, kind, 0, multiply)
 
 
 class CublasLayer:
@@ -100,11 +100,11 @@ class CublasLayer:
         moved = partial(self._moved, "centers")
         metric = activation.metric
         d = shifted_centers(moved, self.product, C, metric, self.dtype, quantization)
-        if not hasattr(d.x_shift, "shape"):
-            d = d._replace(x_shift=xp.full(n, d.x_shift, np.float32))
+        if not hasattr(d.shift, "shape"):
+            d = d._replace(shift=xp.full(n, d.shift, np.float32))
         self.distance = d
         self._rule = rule(activation, d.alpha, d.factor, self.dtype)
-        packed = d.centers.shape[1] * np.dtype(self.product.x_dtype).itemsize
+        packed = d.centers.shape[1] * np.dtype(self.product.dtype).itemsize
         products = len(d.centers) * np.dtype(self.product.out_dtype).itemsize
         # Rows whose products are activated together.
         self._chunk = max(_LEAST, _CHUNK_BYTES // max(1, products))
@@ -137,7 +137,7 @@ class CublasLayer:
         product, d, N, rows = self.product, self.distance, len(X), self._chunk
         with stage("prepare", "samples shifted, norms"):
             kind = d.column_terms.dtype
-            A, terms = self._moved("samples", X, d.x_shift, product.x_dtype, d.row, kind)
+            A, terms = self._moved("samples", X, d.shift, product.dtype, d.row, kind)
             count(nbytes=X.nbytes + A.nbytes)
         P = self.xp.empty((min(N, rows), len(d.centers)), product.out_dtype)
         for start in range(0, N, rows):
