@@ -30,9 +30,10 @@ from gpurbf.cli import classify
 
 TITLE = "Pipelines"
 
-# Fits that take longer than this are timed once, others in turn; and calls of a short one a time.
+# Fits that take longer than this are timed once, others in turn. Samples that are predicted one by
+# one, in a full and in a quick run.
 _LONG = 5.0
-_ROWS = 64
+_ROWS = 64, 8
 # Rows of a prediction at the most: scikit-learn takes a minute for 10,000 images.
 _NEW = 2000
 
@@ -134,7 +135,8 @@ def _table(report: Report, problems: dict[str, Case], classes: dict[str, Any], q
         fits = first | {key: times.median for key, times in again.items()}
         new = case.new[:_NEW]
         predicts = in_turn(calls(models, "predict", new), rounds)
-        single = in_turn({k: _predict_each(m, case.new[:_ROWS]) for k, m in models.items()}, rounds)
+        some = case.new[: _ROWS[quick]]
+        single = in_turn({k: _predict_each(m, some) for k, m in models.items()}, rounds)
         ours = next(iter(models))
         for key in list(models)[1:]:
             rows.append(
@@ -145,7 +147,7 @@ def _table(report: Report, problems: dict[str, Case], classes: dict[str, Any], q
                     f"{fits[key] / fits[ours]:.2f}",
                     f"{predicts[ours].median:.4g}",
                     f"{predicts[key].median / predicts[ours].median:.2f}",
-                    f"{1e6 * single[ours].median / min(_ROWS, case.new.shape[0]):.0f}",
+                    f"{1e6 * single[ours].median / some.shape[0]:.0f}",
                     f"{single[key].median / single[ours].median:.2f}",
                     f"{differ[key]:.3f}",
                     models[ours].backend_info_.partition(" kernels, ")[2].partition(";")[0],
@@ -206,7 +208,8 @@ def _networks(report: Report, quick: bool) -> None:
         for model in models.values():
             model.fit(case.X, case.y)
         predicts = in_turn(calls(models, "predict", case.new), 5)
-        single = in_turn({k: _predict_each(v, case.new[:_ROWS]) for k, v in models.items()}, 3)
+        some = case.new[: _ROWS[quick]]
+        single = in_turn({k: _predict_each(v, some) for k, v in models.items()}, 3)
         there = "Nystroem + Ridge"
         for key in list(models)[1:]:
             rows.append(

@@ -79,7 +79,8 @@ def _again(kind: str) -> float | None:
 
 def _best_product(dtype: str, quick: bool) -> float:
     """Operations a second of NumPy's product; unless quick, the best of two choices of kernels."""
-    code = f"from gpurbf.profiling.machine import product_rate; print(product_rate({dtype!r}))"
+    given = f"{dtype!r}, runs={2 if quick else 20}"
+    code = f"from gpurbf.profiling.machine import product_rate; print(product_rate({given}))"
     rates = [run_python(code)]
     if not quick:
         # What OpenBLAS takes for the best kernels is not always; other libraries ignore the

@@ -182,7 +182,7 @@ def scale_rate(multiply: Callable[[Any, Any, Any], Any], xp: ModuleType = np) ->
     return calls * (source.nbytes + target.nbytes) / best_seconds(work, _RUNS)
 
 
-def product_rate(dtype: str, xp: ModuleType = np) -> float:
+def product_rate(dtype: str, xp: ModuleType = np, runs: int = _RUNS) -> float:
     """Operations a second of the array library's own product of large matrices."""
     n, seconds = 512, 0.0
     while seconds < _SECONDS:
@@ -190,7 +190,7 @@ def product_rate(dtype: str, xp: ModuleType = np) -> float:
         A = xp.ones((n, n), dtype)
         product = functools.partial(xp.matmul, A, A, out=xp.empty_like(A))
         seconds = best_seconds(product, 2)
-    return 2 * n**3 / best_seconds(product, _RUNS)
+    return 2 * n**3 / best_seconds(product, runs)
 
 
 def peak(name: str) -> float:
