@@ -118,12 +118,6 @@ class SparseProductLayer(MatrixProductLayer):
             from sklearn.metrics.pairwise import laplacian_kernel
 
             out[:] = laplacian_kernel(X, self._centers, gamma=self.activation.gamma)
-        elif self.activation.linear:  # a value is the product
-            # Memory of its own for each tile took as long as the products.
-            P = out if out.dtype == np.float64 else np.empty(out.shape)
-            _multiply(X.astype(np.float64, copy=False), self.distance.centers, P)
-            if P is not out:
-                out[:] = P
         else:
             super()._tile(X, out)
 

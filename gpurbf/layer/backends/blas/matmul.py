@@ -129,6 +129,8 @@ class MatrixProductLayer(ByTiles):
         self.rows = forced_tile().M or _ROWS  # of a tile
         metric = activation.metric
         self.distance = shifted_centers(self.moved, product, C, metric, self.dtype, quantization)
+        # Products of data, not of codes, are what a linear kernel is.
+        self._products_are_values = activation.linear and quantization is None
 
     def _rows_that_fit(self) -> int:
         """Rows whose H takes a quarter of the memory budget; a multiple of 16, at least 64."""
@@ -191,13 +193,16 @@ class MatrixProductLayer(ByTiles):
             in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
             P = out.view(product.out_dtype) if in_place else np.empty(out.shape, product.out_dtype)
             product.multiply(packed, d.centers, P)
-            rule = tile_layer.epilogue_of(self.activation, d.alpha, d.factor, out.dtype)
-            given = P, terms, d.column_terms, rule, out
+            if not self._products_are_values:
+                rule = tile_layer.epilogue_of(self.activation, d.alpha, d.factor, out.dtype)
+                given = P, terms, d.column_terms, rule, out
 
-            def activate(rows: slice) -> None:
-                activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
+                def activate(rows: slice) -> None:
+                    activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
 
-            parallel_rows(activate, len(P), _ROWS_ACTIVATED)
+                parallel_rows(activate, len(P), _ROWS_ACTIVATED)
+            elif not in_place:
+                out[:] = P
             if callable(self.activation.profile):
                 apply_own(self.activation.profile, out)
             count(operations=2 * X.size * out.shape[1], kind=product.arithmetic)
