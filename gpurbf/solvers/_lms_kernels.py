@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.runtime.jit.caching import cached
-from gpurbf.runtime.jit.llvm import use_widest_vectors
+from gpurbf.runtime.jit.llvm import prefetch, use_widest_vectors
 
 ROWS = 4  # in a group
 LANES = 8
@@ -33,15 +33,6 @@ def _load(builder, base, index, element):
     pointer = builder.inttoptr(place, ir.VectorType(element, LANES).as_pointer())
     value = builder.load(pointer, align=bytes_)
     return (value if element == _REAL else builder.fpext(value, _VECTOR)), pointer
-
-
-def _prefetch(builder, base, index, element):
-    """Ask for the numbers at base + index to be brought into the second-level cache."""
-    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    place = builder.add(base, builder.mul(index, _SIZE(8 if element == _REAL else 4)))
-    builder.call(fetch, [builder.inttoptr(place, byte), number(0), number(2), number(1)])
 
 
 def _store_sum(builder, lanes, base, index):
@@ -127,6 +118,7 @@ def products(typing_context, z, stride, chunks, like, gram):
     def generate(context, builder, signature, args):
         z, stride, chunks, _, gram = args
         element = context.get_value_type(signature.args[3])
+        size = _SIZE(context.get_abi_sizeof(element))
         sums = [cgutils.alloca_once_value(builder, _ZEROS) for _ in pairs]
         with cgutils.for_range(builder, chunks) as loop:
             column = builder.mul(loop.index, _SIZE(LANES))
@@ -134,7 +126,8 @@ def products(typing_context, z, stride, chunks, like, gram):
             ahead = builder.mul(stride, _SIZE(ROWS))
             rows = [_load(builder, z, start, element)[0] for start in starts]
             for start in starts:  # rows are too short for the CPU to predict what comes next
-                _prefetch(builder, z, builder.add(start, ahead), element)
+                place = builder.add(z, builder.mul(builder.add(start, ahead), size))
+                prefetch(builder, place, locality=2)
             for total, (p, q) in zip(sums, pairs):
                 _add_product(builder, total, rows[p], rows[q])
         for total, (p, q) in zip(sums, pairs):

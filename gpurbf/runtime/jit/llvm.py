@@ -237,6 +237,18 @@ def transpose4(typing_context, word, source, source_stride, target, target_strid
     return types.void(word, *(types.intp,) * 4), generate
 
 
+def prefetch(builder, address, locality):
+    """Have the memory at an address brought into the caches; the address need not be valid.
+
+    ``locality`` is LLVM's: 3 for all caches, 2 for those from the second level on.
+    """
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    # Not to be written (0), and data (1).
+    builder.call(fetch, [builder.inttoptr(address, byte), number(0), number(locality), number(1)])
+
+
 @intrinsic
 def widen16(typing_context, word, source, target, ahead):
     """Write 16 numbers of the dtype of `word` as float64, from an address to one of a cache line.
@@ -245,11 +257,7 @@ def widen16(typing_context, word, source, target, ahead):
     """
 
     def generate(context, builder, signature, args):
-        bytes_ = ir.IntType(8).as_pointer()
-        there = builder.inttoptr(builder.add(args[1], args[3]), bytes_)
-        kind = ir.FunctionType(ir.VoidType(), [bytes_, *[ir.IntType(32)] * 3])
-        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(fetch, [there, *(ir.Constant(ir.IntType(32), n) for n in (0, 3, 1))])
+        prefetch(builder, builder.add(args[1], args[3]), locality=3)
         number, wide = (
             ir.VectorType(kind, 16) for kind in (context.get_data_type(word.dtype), ir.DoubleType())
         )
