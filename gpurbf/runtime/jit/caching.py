@@ -4,6 +4,7 @@ import functools
 import hashlib
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from numba import from_dtype, njit, types
@@ -49,17 +50,13 @@ class Cache(FunctionCache):
         try:
             return self._load_overload(sig, target_context)
         except Exception:  # a damaged pickle may raise any error
+            with suppress(OSError):
+                Path(self._cache_file._index_path).unlink()  # `save_overload` would read it
             return None
 
     def save_overload(self, sig, data):
         try:
-            try:
-                super().save_overload(sig, data)
-            except OSError:
-                raise
-            except Exception:
-                self.flush()  # the index is damaged: begin a new one
-                super().save_overload(sig, data)
+            super().save_overload(sig, data)
         except OSError as error:
             _say(f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})")
 
@@ -67,33 +64,27 @@ class Cache(FunctionCache):
 @functools.cache
 def _digest(path):
     """A hash of a source file and of all files of the package that it imports, directly or not."""
+    sources, new = {path}, {path}
+    while new:
+        new = {imported for source in new for imported in _imports(source)} - sources
+        sources |= new
     digest = hashlib.sha256()
-    for source in sorted(_sources(path, set())):
+    for source in sorted(sources):
         digest.update(source.name.encode() + b"\0" + _read(source))
     return digest.digest()
 
 
-def _sources(path, found):
-    """The file and what it imports of this package or of its own folder."""
-    if path not in found:
-        found.add(path)
-        for imported in _imports(path):
-            _sources(imported, found)
-    return found
-
-
 @functools.cache
 def _imports(path):
-    """The files that a file imports.
+    """The files of the package or of its own folder that a file imports.
 
     In ``from a import b``, b is a module or a name in a: the files of both are taken if they exist.
     """
     files = []
     for module, names in _IMPORT.findall(_read(path).decode()):
         for name in ("", *_NAME.findall(names)):
-            parts = [*module.split("."), name] if name else module.split(".")
             for folder in (_ROOT, path.parent):
-                file = folder.joinpath(*parts)
+                file = folder.joinpath(*module.split("."), name)
                 files += file.with_suffix(".py"), file / "__init__.py"
     return [file for file in files if file.is_file()]
 
