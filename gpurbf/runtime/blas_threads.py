@@ -20,10 +20,10 @@ from gpurbf.runtime.lazy import Lock
 
 
 class Limit:
-    """A number of threads, in force within `in_force`."""
+    """A number of threads of BLAS, in force within `in_force`."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, blas: int) -> None:
+        self.blas = blas
 
 
 _lock = Lock()
@@ -60,7 +60,7 @@ def in_force(limit: Limit) -> Iterator[None]:
         with _lock.held:
             _in_force.add(limit)
             _apply()
-        with thread_limit_here(limit.most):
+        with thread_limit_here(limit.blas):
             yield
     finally:
         try:
@@ -124,7 +124,7 @@ def after_fork(limits: list[Any]) -> None:
 
 
 def _apply() -> None:
-    least = min((limit.most for limit in _in_force), default=None)
+    least = min((limit.blas for limit in _in_force), default=None)
     for library in blas_libraries().lib_controllers:
         if _is_per_thread(library):
             continue

@@ -16,7 +16,7 @@ import threading
 import time
 import timeit
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from gpurbf.runtime.memory import resident_bytes
@@ -196,27 +196,6 @@ class _Section:
         self.outer.since += wall
 
 
-class _Nothing:
-    """A section when nothing is recorded."""
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def traced(self, task: Callable[[int], Any]) -> Callable[[int], Any]:
-        """The task as it is."""
-        return task
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Do the work."""
-        work()
-
-
-_NOTHING = _Nothing()
-
-
 def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
     """Count, for the innermost open stage, operations of a kind and bytes that went in or out."""
     account = _local.account
@@ -227,13 +206,16 @@ def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
             entry.operations[kind] = entry.operations.get(kind, 0.0) + operations
 
 
-def parallel_section(helpers: int, most: int | None = None) -> _Section | _Nothing:
+def parallel_section(
+    helpers: int, most: int | None = None
+) -> AbstractContextManager[_Section | None]:
     """A context in which this thread and helpers share work: each calls ``run`` with its part.
 
-    ``most`` is the maximum number of threads that share it.
+    ``most`` is the maximum number of threads that share it. The context is empty, and gives None,
+    unless this thread is recorded.
     """
     account = _local.account
-    return _NOTHING if account is None else _Section(account, helpers, most)
+    return nullcontext() if account is None else _Section(account, helpers, most)
 
 
 def is_recorded() -> bool:

@@ -50,12 +50,23 @@ _RECORDED_THREADS = 16
 
 
 class _Limit(blas_threads.Limit):
-    """How many threads may work on something, and how many helpers do so now."""
+    """How many threads may work on something, and how many helpers do so now.
 
-    def __init__(self, most: int, outer: _Limit | None, cores: int) -> None:
-        super().__init__(most)
-        self.outer, self.helpers = outer, 0
-        self.cores = cores  # threads that the process may use
+    Attributes
+    ----------
+    most : int
+        Threads of ours. Those of BLAS are ``blas``.
+    outer : _Limit or None
+        The limit around this one.
+    cores : int
+        Threads that the process may use.
+    helpers : int
+        Threads at work under this limit but for the caller's.
+    """
+
+    def __init__(self, most: int, blas: int, outer: _Limit | None, cores: int) -> None:
+        super().__init__(blas)
+        self.most, self.outer, self.cores, self.helpers = most, outer, cores, 0
 
     def chain(self) -> list[_Limit]:
         """This limit and those around it, the outermost last."""
@@ -91,35 +102,35 @@ def _cores() -> int:
     """How many threads the process may use: the least of the settings of Numba and NumPy's BLAS.
 
     joblib's workers set both through their environment (one thread each under loky), and
-    ``threadpoolctl.threadpool_limits`` sets that of BLAS. Within a limit, the number from its
-    beginning is used again: asking all libraries takes as long as a small block of a layer.
+    ``threadpoolctl.threadpool_limits`` sets that of BLAS.
     """
-
-    if (limit := _limit.get()) is not None:
-        return limit.cores
     return max(1, min([jit.numba.config.NUMBA_NUM_THREADS, *blas_threads.found()]))
+
+
+def _current() -> _Limit:
+    """This thread's limit; outside of all, a new one of what the settings of libraries allow.
+
+    Within a limit, the settings that it began with are used: asking all libraries takes as long as
+    a small block of a layer.
+    """
+    if (limit := _limit.get()) is not None:
+        return limit
+    most = cores = _cores()
+    # numba.get_num_threads() would start Numba's own threads: ask only where they run already.
+    parallel = sys.modules.get("numba.np.ufunc.parallel")
+    if getattr(parallel, "_is_initialized", False):
+        most = min(cores, sys.modules["numba"].get_num_threads())
+    return _Limit(most, most, None, cores)
 
 
 def thread_limit() -> int:
     """How many threads this thread's work may use, if no other caller is at work."""
-    return _own_limit(_cores())
+    return _current().most
 
 
 def planned_threads() -> int:
     """Number of threads to divide work for: the limit, and at least 16 while a profile records."""
     return max(_RECORDED_THREADS, thread_limit()) if is_recorded() else thread_limit()
-
-
-def _own_limit(cores: int) -> int:
-    """How many of ``cores`` threads the limits of this thread allow."""
-    limits = [cores]
-    if (limit := _limit.get()) is not None:
-        limits.append(limit.most)
-    # numba.get_num_threads() would start Numba's own threads: ask only where they run already.
-    parallel = sys.modules.get("numba.np.ufunc.parallel")
-    if getattr(parallel, "_is_initialized", False):
-        limits.append(sys.modules["numba"].get_num_threads())
-    return min(limits)
 
 
 def limited(n_jobs: int | None) -> AbstractContextManager[None]:
@@ -141,21 +152,21 @@ def single_threaded_blas() -> Iterator[None]:
     BLAS threads synchronize after every product, and spin while they wait for the next, in OpenBLAS
     for some 25 ms. Nobody else has the core meanwhile, which costs seconds if others need it.
     """
-    with _at_most(sys.maxsize, blas_threads.Limit(1)):
+    with _at_most(sys.maxsize, blas=1):
         yield
 
 
 @contextmanager
-def _at_most(most: int, blas: blas_threads.Limit | None = None) -> Iterator[None]:
-    """Limit our threads in the block to `most`, and BLAS's to `blas` (None: to the same number).
+def _at_most(most: int, blas: int = sys.maxsize) -> Iterator[None]:
+    """Limit our threads in the block to `most`, and BLAS's to the lesser of this and `blas`.
 
     The cores are counted before BLAS is limited, because its number of threads limits them.
     """
-    outer, cores = _limit.get(), _cores()
-    limit = _Limit(min(most, _own_limit(cores)), outer, cores)
+    outer, now = _limit.get(), _current()
+    limit = _Limit(min(most, now.most), min(most, blas, now.blas), outer, now.cores)
     try:
         _limit.set(limit)
-        with blas_threads.in_force(blas or limit):
+        with blas_threads.in_force(limit):
             yield
     finally:
         _limit.set(outer)
@@ -194,10 +205,8 @@ class _Claim:
 @contextmanager
 def _claimed(wanted: int) -> Iterator[_Claim]:
     """Reserve the helpers that this thread may have now, for the block."""
-    cores, outer = _cores(), _limit.get()
-    most = _own_limit(cores)
-    limit = outer or _Limit(most, None, cores)
-    claim = _Claim(chain := limit.chain())
+    outer, limit = _limit.get(), _current()
+    claim, cores = _Claim(chain := limit.chain()), limit.cores
     caller = chain[-1]
     try:
         _limit.set(limit)
@@ -206,7 +215,7 @@ def _claimed(wanted: int) -> Iterator[_Claim]:
             _callers.add(caller)
             if wanted:
                 callers = list(_callers)
-                room = [most - 1, *(each.most - 1 - each.helpers for each in chain)]
+                room = [each.most - 1 - each.helpers for each in chain]
                 room.append(_share(caller, callers, cores) - 1 - caller.helpers)
                 room.append(cores - len(callers) - sum(each.helpers for each in callers))
                 claim.add(max(0, min(wanted, *room)))
@@ -279,7 +288,7 @@ def parallel_for(
     task: Callable[[int], Any],
     n_items: int,
     most: int | None = None,
-    stop: Callable[[], Any] | None = None,
+    stop: Callable[[], Any] = lambda: None,
 ) -> None:
     """Call ``task(i)`` for every ``i < n_items``, on the caller's thread and on free ones.
 
@@ -291,40 +300,39 @@ def parallel_for(
     """
     items = itertools.count()
     stopped, given = False, -1  # the item that was given to a thread last
-
-    def work() -> None:
-        nonlocal stopped, given
-        try:
-            while not stopped and (i := next(items)) < n_items:
-                given = i
-                task(i)
-        except BaseException:
-            stopped = True
-            if stop is not None:
-                stop()
-            raise
-
-    if n_items <= 0:
-        return
-
     calls: list[Call] = []
     waiting = iter(calls)
+
+    def work() -> None:
+        nonlocal given
+        while not stopped and (i := next(items)) < n_items:
+            given = i
+            task(i)
 
     def take_part() -> None:
         # Each thread that begins starts two more: all are at work soon, and none is started when no
         # items are left. `_end` waits for calls in the order in which they are started, so a call
         # that it is done with cannot be started later.
-        for _ in range(2):
-            left = given + 1 < n_items and not stopped
-            if left and (call := next(waiting, None)) is not None:
-                start(call)
-        section.run(work)
-        for _ in waiting:  # whom nobody needs any more
-            claim.free()
+        nonlocal stopped
+        try:
+            for _ in range(2):
+                left = given + 1 < n_items and not stopped
+                if left and (call := next(waiting, None)) is not None:
+                    start(call)
+            if section is None:
+                work()
+            else:
+                section.run(work)
+            for _ in waiting:  # whom nobody needs any more
+                claim.free()
+        except BaseException:
+            stopped = True
+            stop()
+            raise
 
     def help_out() -> None:
         try:
-            with blas_threads.thread_limit_here(thread_limit()):
+            with blas_threads.thread_limit_here(claim.chain[0].blas):
                 take_part()
         finally:
             claim.free()
@@ -333,7 +341,8 @@ def parallel_for(
         _claimed(min(n_items, most or n_items) - 1) as claim,
         parallel_section(helpers := claim.held, most) as section,
     ):
-        task = section.traced(task)
+        if section is not None:
+            task = section.traced(task)
         try:
             calls += [Call(functools.partial(copy_context().run, help_out)) for _ in range(helpers)]
             take_part()
@@ -341,10 +350,6 @@ def parallel_for(
                 # While the outermost caller waits, its core is free for nested work, which ends
                 # before it goes on. A nested caller that goes on could find its core taken.
                 claim.free()
-        except BaseException:
-            if stop is not None:
-                stop()
-            raise
         finally:
             stopped = True  # it is already, unless an interrupt came between two items
             _end(calls, stop)
@@ -369,7 +374,7 @@ def parallel_rows(task: Callable[[slice], Any], n: int, rows: int) -> None:
         parallel_for(part, -(-n // rows))
 
 
-def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
+def _end(calls: list[Call], stop: Callable[[], Any]) -> None:
     """Wait for all calls that have begun; an interrupt meanwhile is raised afterwards.
 
     A call that begins from now on finds nothing to do.
@@ -386,8 +391,7 @@ def _end(calls: list[Call], stop: Callable[[], Any] | None) -> None:
                 over = True
             except BaseException as error:
                 interrupt = error
-                if stop is not None:
-                    stop()
+                stop()
     if interrupt is not None:
         raise interrupt
 
@@ -396,12 +400,11 @@ def map_single_threaded_blas(
     works: Sequence[Callable[[], Any]], most: int | None = None
 ) -> list[Any]:
     """Results of functions that call BLAS: on at most `most` threads, each with one of BLAS."""
-    results: dict[int, Any] = {}
+    results: list[Any] = [None] * len(works)
 
     def task(i: int) -> None:
-        with blas_threads.thread_limit_here(1):
-            results[i] = time_unlocked(works[i])()
+        results[i] = time_unlocked(works[i])()
 
     with single_threaded_blas():
         parallel_for(task, len(works), most)
-    return [results[i] for i in range(len(works))]
+    return results

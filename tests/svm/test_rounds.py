@@ -111,10 +111,10 @@ def test_rounding_is_judged_as_compiled_rounds_judge_it():
         assert not binary.rounding_is_small(1.0, squares, np.nextafter(limit, 0))
 
 
+@pytest.mark.usefixtures("cores")  # Numba's number of threads is not asked for
 def test_more_than_four_threads_have_more_memory_for_rows(monkeypatch):
     found, budget = [], pairs.Budget
     monkeypatch.setattr(pairs, "Budget", lambda *own: found.append(own[1]) or budget(*own))
-    monkeypatch.setattr(threads, "_own_limit", lambda cores: cores)
     # A recorder plans for sixteen threads.
     for cores, recorder in zip((1, 4, 16, 4), (None, None, None, Recorder())):
         monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
