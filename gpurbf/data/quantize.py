@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from gpurbf.data.row_blocks import rows_of_tile
 from gpurbf.runtime.lazy import lazy_module
@@ -70,13 +71,14 @@ def _scales(quantization: Quantization) -> tuple[int, int, list[np.ndarray]]:
     return wide.ctypes.data, single.ctypes.data, [wide, single]
 
 
-def sample_of(X: np.ndarray) -> np.ndarray:
-    """Some rows of X (N, n), evenly spaced: enough to tell which quantizations are worth trying."""
+def sample_of(X: Any) -> np.ndarray:
+    """Some rows of X (N, n), dense or CSR, evenly spaced: they tell which quantizations to try."""
     rows = max(1, _SAMPLE // max(1, X.shape[1]))
-    return np.ascontiguousarray(X[:: max(1, len(X) // rows)][:rows])
+    some = X[:: max(1, X.shape[0] // rows)][:rows]
+    return np.ascontiguousarray(some.toarray() if sp.issparse(some) else some)
 
 
-def candidates(X: np.ndarray) -> list[Quantization]:
+def candidates(X: Any) -> list[Quantization]:
     """The quantizations that a sample of X allows, coarsest first; not checked on all of X."""
     if X.dtype in _ZERO_POINTS:
         return [Quantization(1.0, _ZERO_POINTS[X.dtype])]

@@ -16,8 +16,8 @@ from gpurbf.runtime.threads import parallel_rows
 
 # Precisions with which data are not searched for integers.
 FORCED = ("float32", "tf32", "float64")
-# Rows of CSR data that are made dense at a time, and entries that tell which quantizations to try.
-_ROWS, _ENTRIES = 1024, 1 << 20
+# Rows of CSR data that are made dense at a time.
+_ROWS = 1024
 # Dense copies up to this size are always made.
 _SMALL = 64 << 20
 # Bytes that a thread copies at a time.
@@ -92,32 +92,37 @@ def quantize_or_keep(
         Quantizations to try; by default all that fit a part of the samples.
     """
     sparse = sp.issparse(X)
-    if precision not in FORCED and 0 not in X.shape and not is_resident(X):
+    searched = precision not in FORCED and 0 not in X.shape and not is_resident(X)
+    if searched and not (sparse and _is_large_if_dense(X, 1)):
         if quantizations is None:
-            quantizations = candidates(_some(X))
+            quantizations = candidates(X)
         for quantization in quantizations:
-            codes = _encode_sparse(X, quantization) if sparse else _encode_all(X, quantization)
-            if codes is not None:
+            codes, off = (_encode_sparse if sparse else _encode)(X, quantization)
+            if not off.any():
                 return _of(codes, quantization, X)
-    return _of(X.toarray() if sparse and not _stays_sparse(X) else X, None, X)
+    return _of(X.toarray() if sparse and not _is_large_if_dense(X, 8, _SMALL) else X, None, X)
 
 
-def _encode_all(X: np.ndarray, quantization: Quantization) -> np.ndarray | None:
+def _is_large_if_dense(X: Any, itemsize: int, least: int = 0) -> bool:
+    """Whether CSR X as dense numbers would take more than `least` bytes and twice its memory."""
+    return itemsize * X.shape[0] * X.shape[1] > max(least, 2 * (X.data.nbytes + X.indices.nbytes))
+
+
+def _encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.ndarray]:
+    """`encode` of all samples: a profile counts their bytes."""
     codes, off = encode(X, quantization)
     count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
-    return None if off.any() else codes
+    return codes, off
 
 
-def _encode_sparse(X: Any, quantization: Quantization) -> np.ndarray | None:
-    """Dense codes of a CSR matrix if they take no more memory than twice the matrix does."""
-    if X.shape[0] * X.shape[1] > 2 * (X.data.nbytes + X.indices.nbytes):
-        return None
+def _encode_sparse(X: Any, quantization: Quantization) -> tuple[np.ndarray, np.ndarray]:
+    """`encode` of a CSR matrix up to the first block with rows that are not quantized."""
     codes = np.empty(X.shape, np.uint8)
     for start in range(0, X.shape[0], _ROWS):
         codes[start : start + _ROWS], off = encode(X[start : start + _ROWS].toarray(), quantization)
         if off.any():
-            return None
-    return codes
+            break
+    return codes, off
 
 
 @stage("prepare", "quantize")
@@ -126,8 +131,7 @@ def by_row(X: np.ndarray, quantization: Quantization) -> list[tuple[slice | np.n
 
     Whether a row is quantized depends on that row alone.
     """
-    codes, off = encode(X, quantization)
-    count(nbytes=0 if codes is X else X.nbytes + codes.nbytes)
+    codes, off = _encode(X, quantization)
     if not off.any():
         return [(slice(0, len(X)), _of(codes, quantization, X))]
     if off.all():
@@ -142,12 +146,7 @@ def quantizations_of(X: Any, precision: str) -> tuple[Quantization, ...] | None:
         return None
     if 0 in X.shape or is_resident(X):
         return ()
-    return tuple(candidates(_some(X)))
-
-
-def _some(X: Any) -> np.ndarray:
-    """Enough dense rows of X to tell which quantizations are worth trying."""
-    return X[: max(1, _ENTRIES // X.shape[1])].toarray() if sp.issparse(X) else X
+    return tuple(candidates(X))
 
 
 @stage("prepare", "quantize")
@@ -158,16 +157,9 @@ def shared_quantizations(C: Any, X: Any, precision: str) -> list[Quantization]:
     """
     if precision in FORCED or 0 in C.shape or 0 in X.shape or is_resident(X):
         return []
-    if C.dtype == X.dtype == np.uint8:
-        return candidates(C)
-    sample = sample_of(_some(X))
-    on = {each: int((~encode(sample, each)[1]).sum()) for each in candidates(_some(C))}
+    sample = sample_of(X)
+    on = {each: int((~encode(sample, each)[1]).sum()) for each in candidates(C)}
     return [each for each in sorted(on, key=on.__getitem__, reverse=True) if on[each]]
-
-
-def _stays_sparse(X: Any) -> bool:
-    """Whether CSR X would take much memory, more than twice its own, as dense float64."""
-    return 8 * X.shape[0] * X.shape[1] > max(_SMALL, 2 * (X.data.nbytes + X.indices.nbytes))
 
 
 # Profiles whose values are finite for every finite squared distance.
