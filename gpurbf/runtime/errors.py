@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 class BackendUnavailable(RuntimeError):
@@ -18,23 +18,25 @@ class BackendUnavailable(RuntimeError):
 _BETWEEN = ("gpurbf.", "contextlib.", "sklearn.callback.")
 
 
-_local = threading.local()
+_quiet: ContextVar[bool] = ContextVar("gpurbf quiet", default=False)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the package's warnings in the block, in this thread only, unlike `warnings`."""
-    before = getattr(_local, "quiet", False)
-    _local.quiet = True
+    """Suppress the package's warnings in the block: this thread's, and those of its helpers.
+
+    Python's own `warnings` would suppress those of all threads.
+    """
+    token = _quiet.set(True)
     try:
         yield
     finally:
-        _local.quiet = before
+        _quiet.reset(token)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the innermost line that is not the package's own."""
-    if getattr(_local, "quiet", False):
+    if _quiet.get():
         return
     level, frame = 2, sys._getframe(1)
     while f"{frame.f_globals.get('__name__', '')}.".startswith(_BETWEEN) and frame.f_back:

@@ -108,12 +108,6 @@ class JitKernel(CPUDispatcher):
     compile = without_collecting()(CPUDispatcher.compile)
 
 
-class JitCallback(CFunc):
-    """A kernel that is called by its address."""
-
-    compile = without_collecting()(CFunc.compile)
-
-
 def cached(**options):
     """`numba.njit` of a kernel that Python calls; it is kept on disk."""
 
@@ -128,9 +122,10 @@ def cached(**options):
 def cached_cfunc(function, signature, **options):
     """`numba.cfunc` of a kernel that is called by its address; it is kept on disk."""
     options |= _PLAIN
-    kernel = JitCallback(function, normalize_signature(signature), locals={}, options=options)
+    kernel = CFunc(function, normalize_signature(signature), locals={}, options=options)
     kernel._cache = Cache(function)
-    kernel.compile()
+    with without_collecting():
+        kernel.compile()
     return kernel
 
 
