@@ -99,6 +99,13 @@ def test_the_quantization_is_the_one_that_centers_and_samples_share_and_real_dat
     assert candidates(np.random.default_rng(0).normal(size=(50, 20))) == []
 
 
+def test_sparse_samples_are_judged_by_the_rows_that_dense_ones_are_judged_by():
+    X = np.tile(PIXELS / 256, (200, 1))
+    assert candidates(sp.csr_array(X)) == candidates(X) == [Quantization(256.0, 0)]
+    X[53_000:] = PIXELS[0] / 255  # beyond the first million of numbers
+    assert candidates(sp.csr_array(X)) == candidates(X) == []
+
+
 def test_samples_are_looked_at_once_and_only_where_it_may_help(monkeypatch):
     looked = Mock(wraps=encode)
     monkeypatch.setattr(samples, "encode", looked)

@@ -182,6 +182,9 @@ def test_a_library_with_a_number_for_each_thread_has_that_thread_s_limit(library
     with threads.limited(2):
         threads.parallel_for(look, 2)  # this thread and a helper
         assert seen == [2, 2] and library.num_threads == 2
+        with threads.single_threaded_blas():
+            threads.parallel_for(look, 2)
+        assert seen[2:] == [1, 1] and library.num_threads == 2
     assert library.num_threads == 4
     for caller, number in [(first, 3), (second, 1)]:
         assert caller._thread.submit(lambda: library.num_threads).result() == number
