@@ -133,7 +133,16 @@ def select(wave, pairs, progress, rules):
             pairs.members[p, k] = k
         count = n
     else:
-        count = _keep(pairs.members[p], np.int64(pairs.counts[p]))
+        # The newer half of the last set moves to the front; it is one longer than the older half
+        # if their sum is odd.
+        last = np.int64(pairs.counts[p])
+        older = last // 2
+        for k in range(first, older, T):
+            pairs.members[p, k] = pairs.members[p, older + k]
+        cuda.syncthreads()
+        if first == 0 and last % 2:
+            pairs.members[p, older] = pairs.members[p, last - 1]
+        count = last - older
         half = (size - count) // 2
         for side in (_RISES, _FALLS):
             for k in range(first, n, T):
@@ -148,22 +157,6 @@ def select(wave, pairs, progress, rules):
             count = _take(pairs.keys[begin : begin + n], pairs.members[p], count, half)
     if first == 0:
         pairs.counts[p] = count
-
-
-@jit(device=True)
-def _keep(members, count):
-    """Move the newer half of the members to the front; returns their number."""
-    first, T = np.int64(cuda.threadIdx.x), np.int64(cuda.blockDim.x)
-    older = count // 2
-    for begin in range(0, count - older, T):
-        member, k = 0, begin + first
-        if older + k < count:
-            member = members[older + k]
-        cuda.syncthreads()
-        if older + k < count:
-            members[k] = member
-        cuda.syncthreads()
-    return count - older
 
 
 @jit(device=True)
