@@ -114,17 +114,15 @@ def _ascend(K, places, state, goal, most):
 
 
 @cached(nogil=True, error_model="numpy")
-def solve_free(rows, low, high, beta, f, goal, most, values):
+def solve_free(rows, numbers, goal, most, values):
     """Move the free samples, while they stay free, to where their f differ by less than `goal`.
 
     Parameters
     ----------
     rows : plain tuple of a `Rows`
         Kernel between the samples of the block.
-    low, high : float64 array of shape (n,)
-        Bounds of beta.
-    beta, f : float64 array of shape (n,)
-        Updated in place.
+    numbers : float64 array of shape (7 or more, n)
+        See `_smo_kernels.solve_block`; beta and f are updated in place.
     goal : float
     most : int
         Maximum number of steps along conjugate directions.
@@ -139,6 +137,7 @@ def solve_free(rows, low, high, beta, f, goal, most, values):
         Number of kernel values.
     """
     use_widest_vectors()
+    low, high, beta, f = numbers[1], numbers[2], numbers[3], numbers[4]
     n, steps, read, again = len(f), 0, 0, True
     members, places, rows = np.empty(n, np.intp), np.empty(n, np.intp), Rows(*rows)
     while again:

@@ -97,7 +97,7 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
     Parameters
     ----------
     pair : tuple
-        The samples of a pair, class by class; K of each with itself; and its numbers, see
+        The samples of a pair, class by class, and its numbers, see
         `_working_set_kernels.beginning`, of which beta, f and points change in place.
     block : Block
     a, b : ClassRows
@@ -114,7 +114,7 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
 
         * steps; sets, also the number of points remembered (`binary.TwoStep`); squares of all
           changes
-        * the members of the last set; those from begin to end were new in it
+        * the members of the last set, and whether its newer half is at the end
         * ready: the number of members of the last set if the block holds the kernel between these,
           -1 if it holds another set's
         * members that the last set changed, their changes, and whether f lacks these: then the rows
@@ -130,23 +130,23 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
         Of GROW: how many more slots each class needs.
     inside : tuple
         The violation of all samples, if a set was to be chosen. Of STEP: how many steps were made
-        inside the set, and its values as `next_set` returns them.
+        inside the set, and its numbers as `next_set` returns them.
     work : tuple of int
         Kernel values that were evaluated, read in steps, and subtracted from f.
     state : tuple
     """
-    samples, diagonal, numbers = pair
-    low, high, beta, f = numbers[2], numbers[3], numbers[4], numbers[5]
-    steps, sets, squares, members, begin, end, ready, changed, change, pending = state
+    samples, numbers = pair
+    beta, f = numbers[3], numbers[4]
+    steps, sets, squares, members, last, ready, changed, change, pending = state
     n, n_a, all_there = len(f), a.rows.shape[1], np.empty(0, np.uint8)
     final, evaluated, stepped, subtracted = pending, 0, 0, 0
-    violation, inside, values, wanted = np.inf, 0, np.empty((5, 0)), (0, 0)
+    violation, inside, values, wanted = np.inf, 0, np.empty((7, 0)), (0, 0)
     while True:
         if not pending:
             outcome = LOOK
             violation, chosen, first, stop, values = working_sets.next_set(
-                beta, f, low, high, diagonal, numbers[6:8], members, end == len(members), size, tol,
-            )  # fmt: skip
+                numbers, members, last, size, tol
+            )
             trusted = rounding * np.sqrt(squares) <= violation
             if not (violation >= tol and trusted) or steps == limit:
                 break
@@ -155,16 +155,14 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
             ready, evaluated = -1, evaluated + m * (stop - first)
             call = max(smo.MIN_STEPS_PER_CALL, m)
             call = min(call, smo.MAX_VALUES_PER_CALL // m, limit - steps)
-            inside, left, stuck = smo.solve_block(
-                (K, all_there, K, smo.ZERO, smo.ZERO, smo.ZERO),
-                values[0], values[1], values[2], values[3], values[4],
-                max(tol, smo.INNER_TOLERANCE * violation), call,
-            )  # fmt: skip
+            rows = K, all_there, K, smo.ZERO, smo.ZERO, smo.ZERO
+            goal = max(tol, smo.INNER_TOLERANCE * violation)
+            inside, left, stuck = smo.solve_block(rows, values, goal, call)
             stepped += m * inside
             if inside == 0 or left != left:
                 break  # Python makes the round again: it raises or ends the problem
             go_on = inside == call < limit - steps and not stuck
-            steps, members, begin, end, ready = steps + inside, chosen, first, stop, m
+            steps, members, last, ready = steps + inside, chosen, stop == m, m
             if go_on:
                 outcome = STEP
                 break
@@ -180,13 +178,13 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
         evaluated += (n - n_a) * _subtract(b, block.plan, samples, changed, change, f[n_a:], memory)
         subtracted += n * len(changed)
         pending = final = False
-        point = 8 + sets % 3 * 2
+        point = 7 + sets % 3 * 2
         working_sets.remember(numbers[point : point + 2], beta, f)
         sets, outcome = sets + 1, PAUSE
         # The many steps inside a set that a creeping problem takes do not fit into a call.
         ended = sets >= smo.CREEPING_SETS
         if ended or evaluated + stepped + subtracted > smo.MAX_VALUES_PER_CALL:
             break
-    state = steps, sets, squares, members, begin, end, ready, changed, change, pending
+    state = steps, sets, squares, members, last, ready, changed, change, pending
     work = evaluated, stepped, subtracted
     return outcome, wanted, (violation, inside, values), work, state

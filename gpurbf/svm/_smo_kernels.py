@@ -15,7 +15,6 @@ from gpurbf.runtime.jit.llvm import (
     address,
     bits_as,
     copy_bytes,
-    keep_alive,
     larger,
     moved,
     pointer_to,
@@ -154,10 +153,12 @@ def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
 
 
 @_inner
-def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
-    """The steps of `solve_block`, with pointers for arrays; `up` has room for 2 n numbers."""
+def _steps(rows, n, numbers, goal, max_steps):
+    """The steps of `solve_block`, with a pointer to the numbers."""
     use_widest_vectors()
-    down = moved(up, n)
+    diagonal, low, high = numbers, moved(numbers, n), moved(numbers, 2 * n)
+    beta, f = moved(numbers, 3 * n), moved(numbers, 4 * n)
+    up, down = moved(numbers, 5 * n), moved(numbers, 6 * n)
     for k in range(n):
         up[k] = 0.0 if beta[k] < high[k] else -np.inf
         down[k] = 0.0 if beta[k] > low[k] else np.inf
@@ -191,17 +192,16 @@ def _steps(rows, n, diagonal, low, high, beta, f, up, goal, max_steps):
 
 
 @_compiled
-def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
+def solve_block(rows, numbers, goal, max_steps):
     """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
 
     Parameters
     ----------
     rows : plain tuple of a `Rows`
         Kernel between the samples of the block.
-    diagonal, low, high : float64 array of shape (n,)
-        Diagonal of the kernel; bounds of beta.
-    beta, f : float64 array of shape (n,)
-        Updated in place, so that a call goes on where the last one ended.
+    numbers : float64 array of shape (7 or more, n)
+        Diagonal of the kernel, low, high, beta, f, and two rows of scratch. Beta and f are updated
+        in place, so that a call goes on where the last one ended.
     goal : float
     max_steps : int
 
@@ -215,21 +215,16 @@ def solve_block(rows, diagonal, low, high, beta, f, goal, max_steps):
         Whether the best step is too small for the floating-point numbers at hand.
     """
     use_widest_vectors()
-    n, closed, rows = len(f), np.empty(2 * len(f)), Rows(*rows)
+    rows = Rows(*rows)
     rows = (
         without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
         rows.first, rows.n_first, rows.second,
     )  # fmt: skip
-    found = _steps(
-        rows, n, pointer_to(diagonal, 0), pointer_to(low, 0), pointer_to(high, 0),
-        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(closed, 0), goal, max_steps,
-    )  # fmt: skip
-    keep_alive(closed)
-    return found
+    return _steps(rows, numbers.shape[1], pointer_to(numbers, 0), goal, max_steps)
 
 
 @_compiled
-def begin_pairs(K, spans, diagonal, C, points, memory, part, there, limits, about):
+def begin_pairs(K, spans, diagonal, C, numbers, part, there, limits, about):
     """The first steps of pairs of classes in a ready matrix, all of them if those are enough.
 
     Parameters
@@ -241,10 +236,8 @@ def begin_pairs(K, spans, diagonal, C, points, memory, part, there, limits, abou
         pair's size.
     diagonal, C : float64 array of shape (N,)
         Diagonal of the matrix; upper bounds of alpha.
-    points : float64 array of shape (2 Σ n,)
-        Becomes beta and f of each pair, one after the other.
-    memory : float64 array of shape (7, largest n)
-        Scratch.
+    numbers : float64 array of shape (7 Σ n,)
+        Becomes the numbers (7, n) of each pair, see `solve_block`, one after the other.
     part : array of shape (largest n, largest n)
         Scratch, of the dtype of K; it may be empty if all of K is a single pair's.
     there : uint8 array of shape (largest n,)
@@ -255,33 +248,27 @@ def begin_pairs(K, spans, diagonal, C, points, memory, part, there, limits, abou
         Becomes steps, violation and whether the pair is stuck, see `solve_block`, and the summary
         of `kkt_summary`.
     """
-    beta, (goal, least, most) = pointer_to(points, 0), limits
+    own, (goal, least, most) = pointer_to(numbers, 0), limits
     K, part, there = without_refcount(K), without_refcount(part), without_refcount(there)
     for p in range(len(spans)):
         first, n_first, second, n = spans[p, 0], spans[p, 1], spans[p, 2], spans[p, 3]
-        f = moved(beta, n)
-        own_diagonal, own_C = pointer_to(memory, 0), pointer_to(memory, n)
-        y = pointer_to(memory, 2 * n)
-        low, high, up = moved(y, n), moved(y, 2 * n), moved(y, 3 * n)
+        low, high = moved(own, n), moved(own, 2 * n)
+        beta, f = moved(own, 3 * n), moved(own, 4 * n)
         for k in range(n):
-            sign, i = 1.0, first + k
-            if k >= n_first:
-                sign, i = -1.0, second + k - n_first
-            end = sign * C[i]
-            own_diagonal[k], own_C[k], y[k] = diagonal[i], C[i], sign
-            low[k], high[k] = end if end < 0.0 else 0.0, end if end > 0.0 else 0.0
-            beta[k], f[k] = 0.0, sign
-            there[k] = 0
+            there[k], beta[k] = 0, 0.0
+            i = first + k if k < n_first else second + k - n_first
+            own[k] = diagonal[i]
+            low[k], high[k], f[k] = (0.0, C[i], 1.0) if k < n_first else (-C[i], 0.0, -1.0)
         whole = n == len(K)
-        own, missing = (K if whole else part)[:n], there[: 0 if whole else n]
-        rows = own, missing, K, first, n_first, second
+        block, missing = (K if whole else part)[:n], there[: 0 if whole else n]
+        rows = block, missing, K, first, n_first, second
         limit = least if least > n else n
         limit = limit if limit < most else most
-        steps, violation, stuck = _steps(rows, n, own_diagonal, low, high, beta, f, up, goal, limit)
-        intercept, objective, gap = _summary(beta, f, y, own_C, n)
+        steps, violation, stuck = _steps(rows, n, own, goal, limit)
+        intercept, objective, gap = _summary(own, n)
         about[p, 0], about[p, 1], about[p, 2] = steps, violation, stuck
         about[p, 3], about[p, 4], about[p, 5] = intercept, objective, gap
-        beta = moved(f, n)
+        own = moved(own, 7 * n)
 
 
 @_compiled
@@ -310,12 +297,15 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
 
 
 @_short
-def kkt_violation(beta, low, high, f, up, down):
+def kkt_violation(numbers):
     """Write f of samples that may rise (else -inf) and of those that may fall (else inf).
 
-    Returns the violation, which is not a number if an f is not finite.
+    They become rows 5 and 6 of the numbers, see `solve_block`. Returns the
+    violation, which is not a number if an f is not finite.
     """
     use_widest_vectors()
+    low, high, beta, f = numbers[1], numbers[2], numbers[3], numbers[4]
+    up, down = numbers[5], numbers[6]
     top, bottom = -np.inf, np.inf
     for k in range(len(f)):
         if not np.isfinite(f[k]):
@@ -338,44 +328,45 @@ def objective_gain(before, after):
 
 
 @_inner
-def _summary(beta, f, y, C, n):
-    """See `kkt_summary`; arrays are pointers."""
+def _summary(numbers, n):
+    """See `kkt_summary`; the numbers are a pointer."""
+    low, high = moved(numbers, n), moved(numbers, 2 * n)
+    beta, f = moved(numbers, 3 * n), moved(numbers, 4 * n)
     total, n_free, top, bottom = 0.0, 0, -np.inf, np.inf
     product_y, product_f, largest = 0.0, 0.0, 0.0
     for k in range(n):
-        largest = larger(largest, beta[k] * y[k])
+        largest = larger(largest, abs(beta[k]))
     # A coefficient that is nearer to a bound than its rounding is at the bound.
     rounding = _ROUNDING * largest
     for k in range(n):
-        product_y += beta[k] * y[k]
+        first, alpha = high[k] > 0.0, abs(beta[k])
+        product_y += alpha
         product_f += beta[k] * f[k]
-        alpha = beta[k] * y[k]
-        more, less = alpha < C[k] - rounding, alpha > rounding
+        more, less = alpha < high[k] - low[k] - rounding, alpha > rounding
         if more and less:
             total += f[k]
             n_free += 1
         # Beta rises by more alpha in class +1, by less alpha in class -1.
-        if more if y[k] > 0 else less:
+        if more if first else less:
             top = f[k] if f[k] > top else top
-        if less if y[k] > 0 else more:
+        if less if first else more:
             bottom = f[k] if f[k] < bottom else bottom
     intercept = total / n_free if n_free else (top + bottom) / 2
     loss = 0.0
     for k in range(n):
-        hinge = y[k] * (f[k] - intercept)
+        hinge = f[k] - intercept if high[k] > 0.0 else intercept - f[k]
         if hinge > 0:
-            loss += C[k] * hinge
+            loss += (high[k] - low[k]) * hinge
     objective = -(product_y + product_f) / 2
     return intercept, objective, (product_y - product_f) / 2 + loss + objective
 
 
 @_short
-def kkt_summary(beta, f, y, C):
-    """Intercept, objective and duality gap of a binary problem with the upper bounds C.
+def kkt_summary(numbers):
+    """Intercept, objective and duality gap of a binary problem (see `solve_block`).
 
     The intercept is LIBSVM's: the mean over free samples, or without them the middle of the allowed
-    interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)).
+    interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)). One of
+    the bounds is 0: ``high`` in class -1, ``low`` in class +1.
     """
-    return _summary(
-        pointer_to(beta, 0), pointer_to(f, 0), pointer_to(y, 0), pointer_to(C, 0), len(f)
-    )
+    return _summary(pointer_to(numbers, 0), numbers.shape[1])

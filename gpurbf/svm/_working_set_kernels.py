@@ -83,35 +83,22 @@ def _worst(up, down, kept, n):
 
 
 @_short
-def joined(a, b, values):
-    """The samples of two classes, each given by its first sample and its end; and their values."""
-    (start, stop), (later, end) = a, b
-    n_a = stop - start
-    samples = np.empty(n_a + end - later, np.intp)
-    own = np.empty(len(samples))
-    for k in range(len(samples)):
-        samples[k] = start + k if k < n_a else later + k - n_a
-        own[k] = values[samples[k]]
-    return samples, own
-
-
-@_short
-def beginning(samples, n_a, bounds):
+def beginning(samples, n_a, diagonal, bounds):
     """The numbers of a pair before its first step, in rows; ``n_a`` samples are +1.
 
-    They are C, y, low, high, beta and f; two rows are scratch, and six have room for three points
-    of beta and f (`binary.TwoStep`).
+    They are those of `_smo_kernels.solve_block`: diagonal, low, high, beta, f, and two rows of
+    scratch. Six more have room for three points of beta and f (`binary.TwoStep`).
     """
-    numbers = np.empty((14, len(samples)))
+    numbers = np.empty((13, len(samples)))
     for k in range(len(samples)):
-        C, y = bounds[samples[k]], 1.0 if k < n_a else -1.0
-        numbers[0, k], numbers[1, k], numbers[4, k], numbers[5, k] = C, y, 0.0, y
-        numbers[2, k], numbers[3, k] = (0.0, C) if k < n_a else (-C, 0.0)
+        i = samples[k]
+        numbers[0, k], numbers[3, k], numbers[4, k] = diagonal[i], 0.0, 1.0 if k < n_a else -1.0
+        numbers[1, k], numbers[2, k] = (0.0, bounds[i]) if k < n_a else (-bounds[i], 0.0)
     return numbers
 
 
 @_compiled
-def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
+def next_set(numbers, previous, last, size, goal):
     """The working set after the previous one: its newer half, and the worst of all others.
 
     Keeping half stops the sets from alternating: each would undo what the last one solved. The
@@ -119,8 +106,8 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
 
     Parameters
     ----------
-    beta, f, low, high, diagonal : float64 array of shape (n,)
-    scratch : float64 array of shape (2, n)
+    numbers : float64 array of shape (7 or more, n)
+        Of all samples of the pair, see `beginning`.
     previous : intp array
         The members of the last set.
     last : bool
@@ -137,13 +124,13 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
     members : intp array
     begin, end : int
         Members from begin to end are not from the previous set.
-    values : float64 array of shape (5, len(members))
-        Their diagonal, low, high, beta and f.
+    inside : float64 array of shape (7, len(members))
+        Their numbers.
     """
-    up, down = scratch[0], scratch[1]
-    violation = _smo_kernels.kkt_violation(beta, low, high, f, up, down)
+    up, down = numbers[5], numbers[6]
+    violation = _smo_kernels.kkt_violation(numbers)
     if not violation >= goal:
-        return violation, np.empty(0, np.intp), 0, 0, np.empty((5, 0))
+        return violation, np.empty(0, np.intp), 0, 0, np.empty((7, 0))
     half = len(previous) // 2
     kept = previous[half:] if last else previous[:half]
     others = _worst(up, down, kept, (size - len(kept)) // 2)
@@ -155,12 +142,11 @@ def next_set(beta, f, low, high, diagonal, scratch, previous, last, size, goal):
         members[begin + k] = others[k]
     for k in range(len(kept)):
         members[(end if last else 0) + k] = kept[k]
-    values = np.empty((5, len(members)))
-    for k in range(len(members)):
-        i = members[k]
-        values[0, k], values[1, k], values[2, k] = diagonal[i], low[i], high[i]
-        values[3, k], values[4, k] = beta[i], f[i]
-    return violation, members, begin, end, values
+    inside = np.empty((7, len(members)))
+    for row in range(5):
+        for k in range(len(members)):
+            inside[row, k] = numbers[row, members[k]]
+    return violation, members, begin, end, inside
 
 
 @_short

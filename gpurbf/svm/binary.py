@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,13 @@ class Solution:
     converged: bool
 
 
+def solution_of(numbers: np.ndarray, steps: int, violation: float, tol: float) -> Solution:
+    """The solution where a solver stops, from the problem's numbers."""
+    intercept, objective, gap = smo_kernels.kkt_summary(numbers)
+    done = violation < tol
+    return Solution(numbers[3].copy(), intercept, steps, violation, objective, gap, done)
+
+
 def begin_on_matrix(
     K: np.ndarray,
     pairs: list[tuple[slice, slice]],
@@ -79,22 +86,22 @@ def begin_on_matrix(
     ------
     solution : Solution
         Where these steps end.
-    f : ndarray of shape (n,)
-        y - K beta there.
+    numbers : ndarray of shape (7, n)
+        The pair's numbers there, see `_smo_kernels.solve_block`.
     ended : bool
         Whether no step can follow.
     """
     spans = np.array([(a.start, a.stop - a.start, b.start, length(a, b)) for a, b in pairs])
     sizes = spans[:, 3]
-    n, points, about = int(sizes.max()), np.empty(2 * sizes.sum()), np.empty((len(pairs), 6))
+    n, every, about = int(sizes.max()), np.empty(7 * sizes.sum()), np.empty((len(pairs), 6))
     part = np.empty((0, 0) if n == len(K) else (n, n), K.dtype)
     least = smo_kernels.MIN_STEPS_PER_CALL
     most = min(max(least, n), max_iter)
     with stage("output training", "inner steps"):
+        limits = tol, least, most
         smo_kernels.begin_pairs(
-            K, spans, diagonal, C, points, np.empty((7, n)), part, np.empty(n, np.uint8),
-            (tol, least, most), about,
-        )  # fmt: skip
+            K, spans, diagonal, C, every, part, np.empty(n, np.uint8), limits, about
+        )
         steps, violations = about[:, 0], about[:, 1]
         count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")
     if np.isnan(violations).any():
@@ -103,10 +110,10 @@ def begin_on_matrix(
     for n, (made, violation, stuck, intercept, objective, gap) in zip(
         sizes.tolist(), about.tolist()
     ):
-        beta, f, at = points[at : at + n], points[at + n : at + 2 * n], at + 2 * n
-        done = violation < tol
+        numbers, at = every[at : at + 7 * n].reshape(7, n), at + 7 * n
+        done, beta = violation < tol, numbers[3].copy()
         solution = Solution(beta, intercept, int(made), violation, objective, gap, done)
-        yield solution, f, bool(stuck) or made < max(least, n) or made == max_iter
+        yield solution, numbers, bool(stuck) or made < max(least, n) or made == max_iter
 
 
 def length(a: slice, b: slice) -> int:
@@ -129,7 +136,7 @@ class BinarySolver:
 
     Parameters
     ----------
-    kernel : MatrixPair or EvaluatedPair
+    kernel : EvaluatedPair
         It has the samples; those of its first class have y = +1, the others -1.
     bounds : ndarray of shape (N,)
         Upper bounds of all samples, positive; infinity is allowed.
@@ -140,29 +147,29 @@ class BinarySolver:
     check : callable
         Called between inner loops with the steps done and the violation; True ends the problem
         where it is.
-    begun : (beta, f, steps), optional
-        The state after the first steps of a pair of up to `MAX_SINGLE_SET` samples; beta and f
+    begun : (numbers, steps), optional
+        The state after the first steps of a pair of up to `MAX_SINGLE_SET` samples; its numbers
         change in place.
     """
 
-    kernel: MatrixPair | EvaluatedPair
+    kernel: EvaluatedPair
     bounds: np.ndarray
     tol: float
     max_iter: int
     check: Callable[[int, float], bool]
-    begun: tuple[np.ndarray, np.ndarray, int] | None
+    begun: tuple[np.ndarray, int] | None
 
     def __post_init__(self) -> None:
-        samples, n_a = self.kernel.samples, self.kernel.n_a
-        self.numbers = working_set_kernels.beginning(samples, n_a, self.bounds)
-        self.C, self.y, self.low, self.high, self.beta, self.f = self.numbers[:6]
-        self.steps = 0
         # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
-        self.squares, self.evaluated = 0.0, 0
-        if self.begun is not None:
-            self.beta, self.f, self.steps = self.begun
+        self.steps, self.squares, self.evaluated = 0, 0.0, 0
+        if self.begun is None:
+            of, pair = working_set_kernels.beginning, self.kernel
+            self.numbers = of(pair.samples, pair.n_a, pair.kernel.diagonal, self.bounds)
+        else:
+            self.numbers, self.steps = self.begun
             # Of few numbers: more than 10,000 would wake a BLAS's threads, which then spin.
-            self.squares = float(self.beta @ self.beta)
+            self.squares = float(self.numbers[3] @ self.numbers[3])
+        self.low, self.high, self.beta, self.f = self.numbers[1:5]
 
     def solve(self) -> Solution:
         """The solution.
@@ -174,9 +181,7 @@ class BinarySolver:
         """
         # Pairs that have begun are their own working set, on a ready matrix.
         violation = self.judged(self.by_working_sets() if self.begun is None else self.whole())
-        intercept, objective, gap = smo_kernels.kkt_summary(self.beta, self.f, self.y, self.C)
-        done = violation < self.tol
-        return Solution(self.beta, intercept, self.steps, violation, objective, gap, done)
+        return solution_of(self.numbers, self.steps, violation, self.tol)
 
     def whole(self) -> float:
         """Step with all samples as the working set, until rounding of K does not matter either.
@@ -200,17 +205,16 @@ class BinarySolver:
     def _on_matrix(self, kernel: MatrixPair) -> float:
         """Between checks of all samples, the samples that may still move go on alone."""
         n = len(self.f)
-        arrays = self.kernel.diagonal, self.low, self.high, self.beta, self.f
         pause = max(smo_kernels.MIN_STEPS_PER_CALL, n)
         while True:
-            violation, ended = self._inner(kernel.rows, arrays, self.tol, pause)
+            violation, ended = self._inner(kernel.rows, self.numbers, self.tol, pause)
             if ended:
                 return violation
             members = self._unsettled()
             if len(members) > _MAX_UNSETTLED_PART * n:
                 pause *= 2
                 continue
-            part = [values[members] for values in arrays]
+            part = self.numbers.take(members, axis=1)
             block, beta = kernel.block(members, slice(0, len(members))), part[3]
             self._inner(all_rows(block), part, self.tol)
             change = beta - self.beta[members]
@@ -226,10 +230,10 @@ class BinarySolver:
     def by_working_sets(self) -> float:
         """Solve working sets until no pair of samples violates by tol, or no step is possible."""
         self.rounds, self.plane = self.kernel.rounds, TwoStep(self.numbers)
-        self.size = working_set_size(len(self.y))
-        # The members of the last set, begin and end of those that were new in it, and how many of
-        # them have their kernel in the block of compiled rounds.
-        self.last: tuple[np.ndarray, int, int, int] = np.empty(0, np.intp), 0, 0, 0
+        self.size = working_set_size(len(self.f))
+        # The members of the last set, whether its newer half is at the end, and how many of them
+        # have their kernel in the block of compiled rounds.
+        self.last: tuple[np.ndarray, bool, int] = np.empty(0, np.intp), True, 0
         # The number of sets so far, and of members that the last one changed.
         self.sets = self.changed = 0
         self.creeping = False
@@ -272,11 +276,10 @@ class BinarySolver:
 
     def _round(self) -> float | None:
         """A round for any backend, on all free threads; the violation if it was the last one."""
-        members, begin, end, ready = self.last
+        members, last, ready = self.last
         violation, members, begin, end, values = working_set_kernels.next_set(
-            self.beta, self.f, self.low, self.high, self.kernel.diagonal, self.numbers[6:8],
-            members, end == len(members), self.size, self.tol,
-        )  # fmt: skip
+            self.numbers, members, last, self.size, self.tol
+        )
         if violation != violation:
             raise FloatingPointError("not finite")
         if not self._trusted(max(violation, self.tol)):
@@ -286,7 +289,7 @@ class BinarySolver:
         steps = self.steps
         if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
             return violation
-        self.last = members, begin, end, 0
+        self.last = members, end == len(members), 0
         fresh = slice(0, len(members)) if ready else slice(begin, end)
         K = self.kernel.block(members, fresh, self._wide)
         return self._step(K, violation, values, 0)
@@ -341,14 +344,14 @@ class BinarySolver:
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64."""
-        self.f[:] = self.y
+        self.f[:] = np.where(self.high > 0, 1.0, -1.0)
         support = np.flatnonzero(self.beta)
         self.kernel.subtract(support, self.beta[support], self.f, wide=True)
         self.squares = 0.0
         self.evaluated += 1
 
     def _inner(
-        self, rows: Any, arrays: Sequence[Any], goal: float, most: float = np.inf, since: int = 0
+        self, rows: Any, numbers: np.ndarray, goal: float, most: float = np.inf, since: int = 0
     ) -> tuple[float, bool]:
         """Inner steps in calls short enough to be interrupted between them.
 
@@ -356,14 +359,14 @@ class BinarySolver:
         ----------
         rows : tuple
             The fields of a `_smo_kernels.Rows`: the kernel between the samples of the set.
-        arrays : sequence of ndarray
-            Their diagonal, low, high, beta and f; the last two change in place.
+        numbers : ndarray of shape (7 or more, n)
+            Theirs, see `_smo_kernels.solve_block`.
         goal : float
             The violation at which steps end.
         most : float
             Maximum number of steps.
         since : int
-            Steps that were made with these arrays already.
+            Steps that were made with these numbers already.
 
         Returns
         -------
@@ -371,7 +374,7 @@ class BinarySolver:
         ended : bool
             Whether no step can follow; False if ``most`` steps were made.
         """
-        n = len(arrays[0])
+        n = numbers.shape[1]
         most_values = smo_kernels.MAX_VALUES_PER_CALL
         call = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), most_values // n)
         last = min(self.steps + most, self.max_iter)
@@ -381,14 +384,14 @@ class BinarySolver:
                     most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
                     values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * most_values)
                     found, read = free_cg_kernels.solve_free(
-                        rows, *arrays[1:], _FREE_TOLERANCE * goal, most, values
+                        rows, numbers, _FREE_TOLERANCE * goal, most, values
                     )
                     count(operations=2 * read, kind="float64", nbytes=rows[0].itemsize * read)
                 self.steps += found
                 since = 0 if found else since
             left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):
-                done, violation, stuck = smo_kernels.solve_block(rows, *arrays, goal, left)
+                done, violation, stuck = smo_kernels.solve_block(rows, numbers, goal, left)
                 operations = OPERATIONS_PER_VALUE * done * n
                 count(operations=operations, kind="float64", nbytes=rows[0].nbytes)
             self.steps, since = self.steps + done, since + done
@@ -412,7 +415,7 @@ class TwoStep:
 
     def __init__(self, numbers: np.ndarray) -> None:
         # Beta and f of the last three points; the newest is the one before `added`, modulo 3.
-        self.points = numbers[8:].reshape(3, 2, -1)
+        self.points = numbers[7:].reshape(3, 2, -1)
         self.added = self._first = 0
 
     def forget(self) -> None:

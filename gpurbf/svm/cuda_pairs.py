@@ -11,7 +11,7 @@ from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import stage
 from gpurbf.svm import binary
-from gpurbf.svm.binary import Solution, working_set_size
+from gpurbf.svm.binary import Solution, solution_of, working_set_size
 from gpurbf.svm.kernel_matrix import KernelRows
 
 cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
@@ -33,14 +33,13 @@ _MATRIX_PART, _BLOCKS_PART = 0.5, 0.25
 class Problems(NamedTuple):
     """Binary problems end to end, problem p at starts[p] to starts[p + 1].
 
-    ``samples`` of the kernel, labels ``y`` (+1 or -1), bounds ``C``, and ``sizes`` of working sets;
-    a problem that is no larger is its own set.
+    ``samples`` of the kernel, ``bounds`` y C of their beta (y is +1 or -1), and ``sizes`` of
+    working sets; a problem that is no larger is its own set.
     """
 
     starts: np.ndarray
     samples: np.ndarray
-    y: np.ndarray
-    C: np.ndarray
+    bounds: np.ndarray
     sizes: np.ndarray
 
 
@@ -52,9 +51,8 @@ def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]])
     lengths = [len(some) for some in samples]
     sizes = [n if n <= binary.MAX_SINGLE_SET else working_set_size(n) for n in lengths]
     numbers = np.concatenate(samples)
-    return Problems(
-        np.cumsum([0, *lengths]), numbers, np.concatenate(signs), C[numbers], np.array(sizes)
-    )
+    bounds = np.concatenate(signs) * C[numbers]
+    return Problems(np.cumsum([0, *lengths]), numbers, bounds, np.array(sizes))
 
 
 def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> int:
@@ -106,7 +104,7 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
             if (state == cuda_smo_kernels.NOT_FINITE).any():
                 raise FloatingPointError("not finite")
             for p in active[state[active] == cuda_smo_kernels.DOUBTED].tolist():
-                _correct(kernel, problems, rounds, p)
+                rounds.correct(p)
             going = np.isin(state[active], (cuda_smo_kernels.RUNNING, cuda_smo_kernels.DOUBTED))
             for i, p in enumerate(active.tolist()):
                 if going[i] and stepped(p, int(steps[p]), float(violation[p])):
@@ -120,28 +118,17 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
         return solutions
 
 
-def _correct(kernel: KernelRows, problems: Problems, rounds: Rounds, p: int) -> None:
-    """Evaluate f = y - K beta in float64, as rounding of kernel values may have moved it."""
-    part = slice(problems.starts[p], problems.starts[p + 1])
-    samples, f = problems.samples[part], problems.y[part].copy()
-    ((beta, _),) = rounds.points([p])
-    support = np.flatnonzero(beta)
-    f -= kernel.weighted(kernel.gathered(samples), samples[support], beta[support], True)
-    rounds.correct(p, f)
-
-
 def _solution(
     problems: Problems, p: int, beta: np.ndarray, f: np.ndarray, steps: int, tol: float
 ) -> Solution:
     """The solution of a problem that has ended, judged on the host."""
-    part = slice(problems.starts[p], problems.starts[p + 1])
-    y, C = problems.y[part], problems.C[part]
-    low, high = np.minimum(C * y, 0.0), np.maximum(C * y, 0.0)
-    violation = smo_kernels.kkt_violation(beta, low, high, f, np.empty_like(f), np.empty_like(f))
+    numbers = np.zeros((7, len(f)))
+    bounds = problems.bounds[problems.starts[p] : problems.starts[p + 1]]
+    numbers[1:5] = np.minimum(bounds, 0.0), np.maximum(bounds, 0.0), beta, f
+    violation = smo_kernels.kkt_violation(numbers)
     if np.isnan(violation):
         raise FloatingPointError("not finite")
-    intercept, objective, gap = smo_kernels.kkt_summary(beta, f, y, C)
-    return Solution(beta, intercept, steps, violation, objective, gap, violation < tol)
+    return solution_of(numbers, steps, violation, tol)
 
 
 class Rounds:
@@ -160,20 +147,20 @@ class Rounds:
 
     def __init__(self, kernel: KernelRows, problems: Problems, width: int, rules: Any) -> None:
         xp, N, dtype = kernel.xp, len(kernel.diagonal), kernel.dtype
-        self.xp, self.starts, self._rules = xp, problems.starts, rules
+        self.kernel, self.problems, self._rules = kernel, problems, rules
         n_problems, size = len(problems.sizes), int(problems.sizes.max())
         self._longest = int(np.diff(problems.starts).max())
-        self.beta, self.f = xp.zeros(len(problems.y)), xp.empty(len(problems.y))
-        self.f[...] = xp.asarray(problems.y)
+        self.beta, self.f = xp.zeros(len(problems.bounds)), xp.empty(len(problems.bounds))
+        self.f[...] = xp.asarray(np.sign(problems.bounds))
         self.K = xp.empty((N, N), dtype)
         self._progress = xp.zeros((n_problems, 6))
         pairs = cuda_smo_kernels.Pairs(
             starts=xp.asarray(problems.starts),
             samples=xp.asarray(problems.samples),
-            bounds=xp.asarray(problems.y * problems.C),
+            bounds=xp.asarray(problems.bounds),
             beta=self.beta,
             f=self.f,
-            keys=xp.empty(len(problems.y), np.int64),
+            keys=xp.empty(len(problems.bounds), np.int64),
             sizes=xp.asarray(problems.sizes),
             members=xp.zeros((n_problems, size), np.int32),
             counts=xp.zeros(n_problems, np.int32),
@@ -210,15 +197,22 @@ class Rounds:
         """Beta and f of each of these problems."""
         if not problems:
             return []
-        numbers = [np.arange(self.starts[p], self.starts[p + 1]) for p in problems]
-        there = self.xp.asarray(np.concatenate(numbers))
+        starts = self.problems.starts
+        numbers = [np.arange(starts[p], starts[p + 1]) for p in problems]
+        there = self.kernel.xp.asarray(np.concatenate(numbers))
         ends = np.cumsum([len(some) for some in numbers])[:-1]
         beta, f = (np.split(to_host(A[there]), ends) for A in (self.beta, self.f))
         return list(zip(beta, f))
 
-    def correct(self, p: int, f: np.ndarray) -> None:
-        """Set f of a problem that was in doubt; the problem goes on from there."""
-        self.f[self.starts[p] : self.starts[p + 1]] = self.xp.asarray(f)
+    def correct(self, p: int) -> None:
+        """Evaluate f = y - K beta in float64, as rounding of K may have moved it, and go on."""
+        kernel, problems = self.kernel, self.problems
+        part = slice(problems.starts[p], problems.starts[p + 1])
+        samples, f = problems.samples[part], np.sign(problems.bounds[part])
+        beta = to_host(self.beta[part])
+        support = np.flatnonzero(beta)
+        f -= kernel.weighted(kernel.gathered(samples), samples[support], beta[support], True)
+        self.f[part] = kernel.xp.asarray(f)
         self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.RUNNING
         self._progress[p : p + 1, cuda_smo_kernels.SQUARES] = 0.0
 

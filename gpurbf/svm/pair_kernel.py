@@ -19,44 +19,6 @@ OPERATIONS_PER_VALUE = 12
 _MIRRORED_ROWS = 512
 
 
-class MatrixPair:
-    """Kernel of a pair, class a first, as a part of a ready matrix K (N, N) in the solver's order.
-
-    If the matrix was rounded, values in float64 come from the ``kernel`` that it was made of.
-    """
-
-    rounds: Any = None  # runs compiled rounds
-    keeping = False  # whether rows are kept
-
-    def __init__(self, K: np.ndarray, kernel: Any, a: slice, b: slice) -> None:
-        self.K, self.a, self.b, self.n_a = K, a, b, a.stop - a.start
-        self.rounding, self.kernel = kernel.rounding, kernel if kernel.rounding else None
-        self.samples, self.diagonal = _joined(a, b, kernel.diagonal)
-
-    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
-        """K[members][:, members]; in float64 if ``wide``."""
-        samples = self.samples[members]
-        if wide and self.kernel is not None:
-            return self.kernel.between(samples)
-        return self.K[np.ix_(samples, samples)]
-
-    @functools.cached_property
-    def rows(self) -> tuple[Any, ...]:
-        """See `pair_rows`."""
-        return pair_rows(self.K, self.a, self.b)
-
-    def subtract(
-        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
-    ) -> None:
-        """``f -= change @ K[members]``, if ``wide`` in float64 and without the matrix."""
-        n_a, slots = self.n_a, self.samples[members]
-        if wide and self.kernel is not None:
-            f -= self.kernel.weighted(self.kernel.gathered(self.samples), slots, change, wide)
-            return
-        subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
-        subtract_rows(self.K, slots, change, f[n_a:], self.b.start)
-
-
 class EvaluatedPair:
     """Kernel of a pair, class a first, evaluated when it is asked for.
 
@@ -69,9 +31,8 @@ class EvaluatedPair:
     keeping = False
 
     def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
-        self.kernel, self.n_a = kernel, a.stop - a.start
-        self.samples, self.diagonal = _joined(a, b, kernel.diagonal)
-        self.rounding = kernel.rounding
+        self.kernel, self.n_a, self.rounding = kernel, a.stop - a.start, kernel.rounding
+        self.samples = np.concatenate([np.arange(own.start, own.stop) for own in (a, b)])
         self._block = np.empty((0, 0), np.float32)
         self._columns: Any = None
 
@@ -109,9 +70,38 @@ class EvaluatedPair:
         f -= self.kernel.weighted(self._gathered, self.samples[members], change, wide)
 
 
-def _joined(a: slice, b: slice, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The samples of two classes, and their values."""
-    return working_set_kernels.joined((a.start, a.stop), (b.start, b.stop), values)
+class MatrixPair(EvaluatedPair):
+    """Kernel of a pair, class a first, as a part of a ready matrix K (N, N) in the solver's order.
+
+    If the matrix was rounded, values in float64 come from the ``kernel`` that it was made of.
+    """
+
+    def __init__(self, K: np.ndarray, kernel: Any, a: slice, b: slice) -> None:
+        super().__init__(kernel, a, b)
+        self.K, self.a, self.b = K, a, b
+
+    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
+        """K[members][:, members]; in float64 if ``wide``."""
+        if wide and self.rounding:
+            return super().block(members, fresh, wide)
+        samples = self.samples[members]
+        return self.K[np.ix_(samples, samples)]
+
+    @functools.cached_property
+    def rows(self) -> tuple[Any, ...]:
+        """See `pair_rows`."""
+        return pair_rows(self.K, self.a, self.b)
+
+    def subtract(
+        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
+    ) -> None:
+        """``f -= change @ K[members]``, if ``wide`` in float64 and without the matrix."""
+        if wide and self.rounding:
+            super().subtract(members, change, f, wide)
+            return
+        n_a, slots = self.n_a, self.samples[members]
+        subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
+        subtract_rows(self.K, slots, change, f[n_a:], self.b.start)
 
 
 def all_rows(K: np.ndarray) -> tuple[Any, ...]:

@@ -255,7 +255,7 @@ class PairsSolver:
                 self._solve(numbers[0], MatrixPair(K, kernel, *pairs[0]), most)
                 return
             begun = begin_on_matrix(K, pairs, kernel.diagonal, self.C, self.tol, most)
-            for i, (p, pair, (solution, f, ended)) in enumerate(zip(numbers, pairs, begun)):
+            for i, (p, pair, (solution, own, ended)) in enumerate(zip(numbers, pairs, begun)):
                 if self.max_iter < most:  # all has been ended: these have not begun
                     self.solve_on_matrix(K, numbers[i:])
                     return
@@ -266,8 +266,7 @@ class PairsSolver:
                 if ended:
                     self._end(p, solution)
                 else:
-                    now = beta, f, steps
-                    self._solve(p, MatrixPair(K, kernel, *pair), most, now)
+                    self._solve(p, MatrixPair(K, kernel, *pair), most, (own, steps))
 
     def solve_next_in_blocks(self, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
@@ -293,9 +292,7 @@ class PairsSolver:
         for c, cache in zip(self.pairs[p], caches):
             self.budget.park(c, cache)
 
-    def _solve(
-        self, p: int, kernel: MatrixPair | EvaluatedPair, max_iter: int, begun: Any = None
-    ) -> None:
+    def _solve(self, p: int, kernel: EvaluatedPair, max_iter: int, begun: Any = None) -> None:
         check = functools.partial(self._check, p)
         solver = BinarySolver(kernel, self.C, self.tol, max_iter, check, begun)
         self._end(p, solver.solve())

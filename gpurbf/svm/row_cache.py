@@ -185,7 +185,7 @@ class Rounds:
     def run(self, pair: Any, numbers: np.ndarray, limits: tuple[Any, ...], state: Any) -> Any:
         """See `_round_kernels.rounds`; caches get the memory that rounds ask for."""
         a, b, size = pair.over_a, pair.over_b, limits[2]
-        problem = pair.samples, pair.diagonal, numbers
+        problem = pair.samples, numbers
         state = *state, np.empty(0, np.intp), np.empty(0), False
         if size**2 > len(self._K):
             self._make_room(pair.samples[:size])

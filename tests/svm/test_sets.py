@@ -7,10 +7,8 @@ from gpurbf.svm import _working_set_kernels
 
 
 def _set(f, beta, low, high, previous, last, size, goal=-np.inf):
-    diagonal, scratch = np.arange(len(f)) / 8, np.empty((2, len(f)))
-    return _working_set_kernels.next_set(
-        beta, f, low, high, diagonal, scratch, previous, last, size, goal
-    )
+    numbers = np.array([np.arange(len(f)) / 8, low, high, beta, f, f, f])
+    return _working_set_kernels.next_set(numbers, previous, last, size, goal)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -36,7 +34,7 @@ def test_half_of_a_set_stays_and_the_worst_come_of_equals_the_first(half, decima
     np.testing.assert_array_equal(np.delete(members, np.r_[begin:end]), kept)
     assert begin == 0 if last else end == len(members)
     expected = [np.arange(150) / 8, low, high, beta, f]
-    np.testing.assert_array_equal(values, [own[members] for own in expected])
+    np.testing.assert_array_equal(values[:5], [own[members] for own in expected])
 
 
 def test_rows_that_are_the_longest_unused_give_way():

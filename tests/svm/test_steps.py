@@ -8,12 +8,17 @@ from gpurbf.svm._smo_kernels import solve_block
 from gpurbf.svm.pair_kernel import all_rows, pair_rows
 
 
+def numbers_of(low, high, beta, f):
+    """The numbers of a problem whose kernel has a diagonal of 1."""
+    return np.array([np.ones(len(f)), low, high, beta, f, f, f])
+
+
 def test_steps_that_numbers_cannot_hold_end_the_loop():
     # The best step is lost beside coefficients of 1e20.
     beta, f = np.array([1e20, -1e20]), np.array([1.0, -1.0])
     low, high = np.array([0.0, -np.inf]), np.array([np.inf, 0.0])
-    K = np.array([[1.0, 0.0], [0.0, 1.0]])
-    steps, violation, stuck = solve_block(all_rows(K), np.ones(2), low, high, beta, f, 1e-3, 100)
+    numbers = numbers_of(low, high, beta, f)
+    steps, violation, stuck = solve_block(all_rows(np.eye(2)), numbers, 1e-3, 100)
     assert (steps, violation, stuck) == (0, 2.0, True)
 
 
@@ -24,7 +29,9 @@ def test_a_step_that_one_of_two_numbers_cannot_hold_is_not_the_end():
     low, high = np.array([-30.0, 0.0, -30.0, -30.0]), np.array([0.0, 30.0, 0.0, 0.0])
     K = np.eye(4)
     K[0, 1] = K[1, 0] = 1.0
-    steps, violation, stuck = solve_block(all_rows(K), np.ones(4), low, high, beta, f, 1e-3, 100)
+    numbers = numbers_of(low, high, beta, f)
+    steps, violation, stuck = solve_block(all_rows(K), numbers, 1e-3, 100)
+    beta, f = numbers[3:5]
     assert steps > 1 and not stuck and violation < 1e-3
     assert f[beta < high].max() - f[beta > low].min() == violation
 
@@ -49,7 +56,9 @@ def ascend(K, low, high, beta, y, f, goal=1e-3, most=1000, values=10**9):
     """
     before, wide = beta.copy(), K.astype(float)
     closed = (beta == low) | (beta == high)
-    steps = solve_free(all_rows(K), low, high, beta, f, goal, most, values)[0]
+    numbers = numbers_of(low, high, beta, f)
+    steps = solve_free(all_rows(K), numbers, goal, most, values)[0]
+    beta[:], f[:] = numbers[3:5]
     scale = max(1.0, np.abs(beta).max())
     assert f == pytest.approx(y - wide @ beta, abs=1e-9 * scale)
     assert (low <= beta).all() and (beta <= high).all()
@@ -86,7 +95,9 @@ def test_the_sum_stays_where_a_sample_at_its_bound_is_far_from_the_free():
     f, before = 1e-8 * y, beta.sum()
     first = np.flatnonzero((low < beta) & (beta < high))[0]
     f[first], high[first] = 1.0, beta[first] + 1e-6
-    assert solve_free(all_rows(K), low, high, beta, f, 1e-12, 1000, 10**9)[0] > 1
+    numbers = numbers_of(low, high, beta, f)
+    assert solve_free(all_rows(K), numbers, 1e-12, 1000, 10**9)[0] > 1
+    beta = numbers[3]
     assert beta[first] == high[first]
     assert beta.sum() == pytest.approx(before, abs=1e-15 * np.abs(beta).sum())
 
@@ -117,9 +128,9 @@ def test_an_indefinite_kernel_ends_at_bounds_or_is_left_where_there_are_none(bou
 def test_rows_that_are_not_there_yet_are_copied():
     K, low, high, beta, _, f = block(n=90)
     whole = np.r_[np.arange(10, 40), np.arange(50, 90)]
-    own = [values[whole] for values in (low, high, beta, f)]
-    alone = [values.copy() for values in own]
+    own = numbers_of(low, high, beta, f)[:, whole].copy()
+    alone = own.copy()
     copied, limits = np.ascontiguousarray(K[np.ix_(whole, whole)]), (1e-3, 1000, 10**9)
-    steps, _ = solve_free(pair_rows(K, slice(10, 40), slice(50, 90)), *own, *limits)
-    assert steps == solve_free(all_rows(copied), *alone, *limits)[0] > 0
+    steps, _ = solve_free(pair_rows(K, slice(10, 40), slice(50, 90)), own, *limits)
+    assert steps == solve_free(all_rows(copied), alone, *limits)[0] > 0
     np.testing.assert_array_equal(own, alone)

@@ -100,13 +100,14 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
         counts[0] = len(previous)
         progress[0, _cuda_smo_kernels.STATE] = _cuda_smo_kernels.RUNNING
         _cuda_smo_kernels.select[1, 3](wave, state, progress, rules)
-        violation = kkt_violation(beta, low, high, f, *np.empty((2, n)))
+        numbers = np.array([np.ones(n), low, high, beta, f, f, f])
+        violation = kkt_violation(numbers)
         assert progress[0, _cuda_smo_kernels.VIOLATION] == violation
         chosen = members[0, : counts[0]].copy()
         kept = previous[len(previous) // 2 :]
         np.testing.assert_array_equal(chosen[: len(kept)], kept)
-        given = beta, f, low, high, np.ones(n), np.empty((2, n)), previous
-        assert sorted(chosen) == sorted(next_set(*given, True, size, -np.inf)[1])
+        expected = next_set(numbers, previous, True, size, -np.inf)[1]
+        assert sorted(chosen) == sorted(expected)
         previous = chosen
 
 
