@@ -197,9 +197,9 @@ class BinarySolver:
             if violation >= self.tol or self._trusted(self.tol):
                 return violation
             self._evaluate()
-            if self._wide:
+            if not self.kernel.rounding:
                 n = len(self.f)
-                K = self.kernel.block(np.arange(n), slice(0, n), wide=True)
+                K = self.kernel.block(np.arange(n), slice(0, n))
                 kernel = MatrixPair(K, self.kernel, slice(0, n), slice(n, n))
 
     def _on_matrix(self, kernel: MatrixPair) -> float:
@@ -238,8 +238,7 @@ class BinarySolver:
         self.sets = self.changed = 0
         self.creeping = False
         while True:
-            rounds = None if self._wide else self.rounds
-            compiled = rounds is not None and self.kernel.keeping and rounds.needs_no_help()
+            compiled = self.kernel.keeping and self.rounds and self.rounds.needs_no_help()
             violation = self._compiled_rounds() if compiled else self._round()
             if violation is not None:
                 return violation
@@ -291,7 +290,7 @@ class BinarySolver:
             return violation
         self.last = members, end == len(members), 0
         fresh = slice(0, len(members)) if ready else slice(begin, end)
-        K = self.kernel.block(members, fresh, self._wide)
+        K = self.kernel.block(members, fresh)
         return self._step(K, violation, values, 0)
 
     def _step(self, K: Any, violation: float, values: Any, begun: int) -> float | None:
@@ -303,7 +302,7 @@ class BinarySolver:
         if self.steps == before:
             return violation
         changed, change, squares = working_set_kernels.scatter(members, values[3], self.beta)
-        self.kernel.subtract(changed, change, self.f, self._wide)
+        self.kernel.subtract(changed, change, self.f)
         self.squares += squares
         self.plane.add(self.beta, self.f)
         self.sets += 1
@@ -316,7 +315,7 @@ class BinarySolver:
         if ahead is None:
             return
         point, members, change = ahead
-        self.kernel.subtract(members, change, point[1], self._wide)
+        self.kernel.subtract(members, change, point[1])
         self.squares += float(change @ change)
         # The difference of two objectives would be lost in rounding.
         gain, square = smo_kernels.objective_gain(self.plane.point(0), point)
@@ -325,30 +324,27 @@ class BinarySolver:
             self.squares += square
             self.plane.add(self.beta, self.f)
 
-    @property
-    def _wide(self) -> bool:
-        """Whether all values are float64 from now on."""
-        return self.evaluated >= _MAX_EVALUATIONS
-
     def _trusted(self, violation: float) -> bool:
         """Whether rounding of kernel values has moved f by little compared with the violation."""
-        return self._wide or rounding_is_small(self.kernel.rounding, self.squares, violation)
+        rounding = self.kernel.rounding
+        return not rounding or rounding_is_small(rounding, self.squares, violation)
 
     def judged(self, violation: float) -> float:
         """The violation where steps have ended, from f in float64 if rounding may have moved it."""
         if violation < self.tol or self._trusted(violation):
             return violation
         self._evaluate()
-        rises, falls = self.beta < self.high, self.beta > self.low
-        return float(self.f[rises].max() - self.f[falls].min())
+        return float(smo_kernels.kkt_violation(self.numbers))
 
     def _evaluate(self) -> None:
-        """f = y - K beta in float64."""
+        """f = y - K beta in float64; after the last time all values are float64."""
         self.f[:] = np.where(self.high > 0, 1.0, -1.0)
         support = np.flatnonzero(self.beta)
-        self.kernel.subtract(support, self.beta[support], self.f, wide=True)
+        self.kernel.wide.subtract(support, self.beta[support], self.f)
         self.squares = 0.0
         self.evaluated += 1
+        if self.evaluated == _MAX_EVALUATIONS:
+            self.kernel = self.kernel.wide
 
     def _inner(
         self, rows: Any, numbers: np.ndarray, goal: float, most: float = np.inf, since: int = 0

@@ -31,7 +31,8 @@ class EvaluatedPair:
     keeping = False
 
     def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
-        self.kernel, self.n_a, self.rounding = kernel, a.stop - a.start, kernel.rounding
+        self.kernel, self.a, self.b, self.n_a = kernel, a, b, a.stop - a.start
+        self.rounding = kernel.rounding
         self.samples = np.concatenate([np.arange(own.start, own.stop) for own in (a, b)])
         self._block = np.empty((0, 0), np.float32)
         self._columns: Any = None
@@ -40,15 +41,18 @@ class EvaluatedPair:
     def _gathered(self) -> Any:
         return self.kernel.gathered(self.samples)
 
-    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
+    @functools.cached_property
+    def wide(self) -> WidePair:
+        """The same kernel in float64."""
+        return WidePair(self.kernel, self.a, self.b)
+
+    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
         """K[members][:, members], valid until the next call.
 
         Fresh members are the first or the last ones; all others are those of the last call, in
-        their places. In float64 if ``wide``; then all later calls are wide too.
+        their places.
         """
         n, samples = len(members), self.samples[members]
-        if wide:
-            return self.kernel.between(samples)
         if len(self._block) != n:
             self._block, fresh = np.empty((n, n), np.float32), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)
@@ -63,42 +67,57 @@ class EvaluatedPair:
         parallel_rows(mirror, n - (end - begin), _MIRRORED_ROWS)
         return self._block
 
-    def subtract(
-        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
-    ) -> None:
-        """``f -= change @ K[members]``, in float64 if ``wide``."""
-        f -= self.kernel.weighted(self._gathered, self.samples[members], change, wide)
+    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
+        """``f -= change @ K[members]``."""
+        f -= self.kernel.weighted(self._gathered, self.samples[members], change)
+
+
+class WidePair(EvaluatedPair):
+    """Kernel of a pair, evaluated in float64 whenever it is asked for."""
+
+    def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
+        super().__init__(kernel, a, b)
+        self.rounding = 0.0
+
+    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
+        """K[members][:, members]."""
+        return self.kernel.between(self.samples[members])
+
+    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
+        """``f -= change @ K[members]``."""
+        f -= self.kernel.weighted(self._gathered, self.samples[members], change, wide=True)
 
 
 class MatrixPair(EvaluatedPair):
     """Kernel of a pair, class a first, as a part of a ready matrix K (N, N) in the solver's order.
 
-    If the matrix was rounded, values in float64 come from the ``kernel`` that it was made of.
+    The matrix was made of the ``kernel``.
     """
 
     def __init__(self, K: np.ndarray, kernel: Any, a: slice, b: slice) -> None:
         super().__init__(kernel, a, b)
-        self.K, self.a, self.b = K, a, b
+        self.K = K
 
-    def block(self, members: np.ndarray, fresh: slice, wide: bool = False) -> np.ndarray:
-        """K[members][:, members]; in float64 if ``wide``."""
-        if wide and self.rounding:
-            return super().block(members, fresh, wide)
+    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
+        """K[members][:, members]."""
         samples = self.samples[members]
         return self.K[np.ix_(samples, samples)]
 
     @functools.cached_property
     def rows(self) -> tuple[Any, ...]:
-        """See `pair_rows`."""
-        return pair_rows(self.K, self.a, self.b)
+        """The fields of `_smo_kernels.Rows`; rows of a larger K are still to be copied.
 
-    def subtract(
-        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
-    ) -> None:
-        """``f -= change @ K[members]``, if ``wide`` in float64 and without the matrix."""
-        if wide and self.rounding:
-            super().subtract(members, change, f, wide)
-            return
+        A plain tuple, as compiled rounds make it: for a named one `solve_block` is compiled once
+        more.
+        """
+        n, K = len(self.samples), self.K
+        whole = n == len(K)
+        part = K if whole else np.empty((n, n), K.dtype)
+        there = np.zeros(0 if whole else n, np.uint8)
+        return part, there, K, self.a.start, self.n_a, self.b.start
+
+    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
+        """``f -= change @ K[members]``."""
         n_a, slots = self.n_a, self.samples[members]
         subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
         subtract_rows(self.K, slots, change, f[n_a:], self.b.start)
@@ -107,15 +126,3 @@ class MatrixPair(EvaluatedPair):
 def all_rows(K: np.ndarray) -> tuple[Any, ...]:
     """The fields of `_smo_kernels.Rows` for a matrix (n, n), whose rows are all there."""
     return K, np.empty(0, np.uint8), K, 0, 0, 0
-
-
-def pair_rows(K: np.ndarray, a: slice, b: slice) -> tuple[Any, ...]:
-    """The fields of `_smo_kernels.Rows` for two classes; rows of a larger K are still to be copied.
-
-    A plain tuple, as compiled rounds make it: for a named one `solve_block` is compiled once more.
-    """
-    n_a = a.stop - a.start
-    n = n_a + b.stop - b.start
-    whole = n == len(K)
-    part = K if whole else np.empty((n, n), K.dtype)
-    return part, np.zeros(0 if whole else n, np.uint8), K, a.start, n_a, b.start

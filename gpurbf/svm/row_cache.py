@@ -61,7 +61,6 @@ class RowCache:
         none = np.full((4, self.n + budget.longest), -1)
         self._slots = working_set_kernels.Slots(*none, np.zeros(3, np.intp))
         self._start = 0  # where the class's own members begin
-        self._samples = np.arange(columns.start, columns.stop)
 
     def pair_with(self, samples: np.ndarray, first: bool) -> None:
         """Make a pair's samples the members; ``first``: whether the class's own samples come first.
@@ -145,17 +144,15 @@ class CachedPair(EvaluatedPair):
         self._asked += len(members)
         return found / max(1, len(members))
 
-    def subtract(
-        self, members: np.ndarray, change: np.ndarray, f: np.ndarray, wide: bool = False
-    ) -> None:
-        """``f -= change @ K[members]``, if ``wide`` in float64 and without the rows."""
-        if not (wide or self.keeping):
+    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
+        """``f -= change @ K[members]``."""
+        if not self.keeping:
             self.keeping = keeping_pays(self.kernel, self._would_find(members))
-        if wide or not self.keeping:
-            super().subtract(members, change, f, wide)
-            return
-        self.over_a.subtract(members, change, f[: self.n_a])
-        self.over_b.subtract(members, change, f[self.n_a :])
+        if self.keeping:
+            self.over_a.subtract(members, change, f[: self.n_a])
+            self.over_b.subtract(members, change, f[self.n_a :])
+        else:
+            super().subtract(members, change, f)
 
 
 class Rounds:

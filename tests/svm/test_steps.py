@@ -1,11 +1,13 @@
 """Steps of SVC's solver: of two samples, and of all free ones together."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from gpurbf.svm._free_cg_kernels import solve_free
 from gpurbf.svm._smo_kernels import solve_block
-from gpurbf.svm.pair_kernel import all_rows, pair_rows
+from gpurbf.svm.pair_kernel import MatrixPair, all_rows
 
 
 def numbers_of(low, high, beta, f):
@@ -131,6 +133,7 @@ def test_rows_that_are_not_there_yet_are_copied():
     own = numbers_of(low, high, beta, f)[:, whole].copy()
     alone = own.copy()
     copied, limits = np.ascontiguousarray(K[np.ix_(whole, whole)]), (1e-3, 1000, 10**9)
-    steps, _ = solve_free(pair_rows(K, slice(10, 40), slice(50, 90)), own, *limits)
+    pair = MatrixPair(K, SimpleNamespace(rounding=0.0), slice(10, 40), slice(50, 90))
+    steps, _ = solve_free(pair.rows, own, *limits)
     assert steps == solve_free(all_rows(copied), alone, *limits)[0] > 0
     np.testing.assert_array_equal(own, alone)
