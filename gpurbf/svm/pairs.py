@@ -64,6 +64,17 @@ def _matrix(kernel: KernelRows, cache_bytes: float, sizes: np.ndarray) -> np.nda
     return K
 
 
+def _bins(sizes: Sequence[int], most: int) -> np.ndarray:
+    """The bin of each of these sizes, in order; a bin of several has at most ``most`` in all."""
+    bins, n, last = np.empty(len(sizes), np.intp), 0, 0
+    for i, size in enumerate(sizes):
+        if n and n + size > most:
+            n, last = 0, last + 1
+        n += size
+        bins[i] = last
+    return bins
+
+
 def _groups(
     kernel: KernelRows, own: np.ndarray, sizes: np.ndarray, cache_bytes: float
 ) -> np.ndarray | None:
@@ -73,27 +84,15 @@ def _groups(
     """
     most = math.isqrt(int(cache_bytes / kernel.dtype.itemsize)) // 2
     small = _most_as_one_set(kernel) if kernel.among is None else _MAX_SMALL_PAIR
-    if _largest(sizes) > min(small, most):
-        return None
-    groups, n = np.zeros(len(own), np.intp), 0
-    for c, size in enumerate(own):
-        full = n + size > most
-        groups[c:] += full
-        n = size + n * (not full)
-    return groups
+    return None if _largest(sizes) > min(small, most) else _bins(own.tolist(), most)
 
 
 def _tasks(own: np.ndarray, pairs: list[tuple[int, int]]) -> list[list[int]]:
     """Numbers of the pairs of classes of such sizes, those of few samples together."""
-    tasks: list[list[int]] = []
-    n = most = min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET)
-    for p, (a, b) in enumerate(pairs):
-        if n + own[a] + own[b] > most:
-            tasks.append([])
-            n = 0
-        tasks[-1].append(p)
-        n += own[a] + own[b]
-    return tasks
+    most = min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET)
+    bins = _bins(own[np.array(pairs)].sum(axis=1).tolist(), most)
+    ends = np.flatnonzero(np.diff(bins)) + 1
+    return [some.tolist() for some in np.split(np.arange(len(pairs)), ends)]
 
 
 def _at_once(
