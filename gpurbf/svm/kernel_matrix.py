@@ -120,7 +120,7 @@ class KernelRows:
         self.activation, self.precision, self.n_samples = activation, precision, n_samples
         # A layer for each class, with its samples as centers; other columns are needed only once.
         self._layers: dict[tuple[int, int], Any] = {}
-        self._lock, self._own = threading.Lock(), threading.local()
+        self._own = threading.local()
         self._sparse = sp.issparse(X.values)
         self._choose_backend(backend)
         # With codes, evaluating each value by 8-bit products takes less time.
@@ -285,11 +285,9 @@ class KernelRows:
     def class_layer(self, columns: slice) -> Any:
         """The layer whose centers are a class; it is kept."""
         key = columns.start, columns.stop
-        with self._lock:
-            layer = self._layers.get(key)
-            if layer is None:
-                layer = self._layers[key] = self.over(columns)
-            return layer
+        if key not in self._layers:  # of two threads at the same time, both take the first's
+            self._layers.setdefault(key, self.over(columns))
+        return self._layers[key]
 
     def values(
         self, samples: np.ndarray, columns: Any, out: Any, places: np.ndarray | None = None
