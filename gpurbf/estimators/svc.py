@@ -523,7 +523,7 @@ class SVC(
             with stage("back and evaluate", "votes"):
                 if self.break_ties and n_classes > 2:
                     return class_scores(to_host(outputs), n_classes).argmax(axis=1)
-                return votes(outputs, n_classes).argmax(axis=1)
+                return votes(outputs > 0, n_classes).argmax(axis=1)
 
         return chosen(self.classes_, self._answers(X, 1, winners))
 

@@ -12,6 +12,7 @@ from gpurbf.layer.backends import Backend, get_backend
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module, once
 from gpurbf.svm.binary import MAX_SINGLE_SET, Solution
+from gpurbf.svm.kernel_matrix import GivenKernel
 from gpurbf.svm.pairs import PairsSolver
 
 check = lazy_module("gpurbf.layer.backends.cuda.check")
@@ -44,7 +45,7 @@ def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
         squared = np.square(X).sum(axis=1)
         K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
         names = [(a, b) for b in range(1, len(starts) - 1) for a in range(b)]
-        kernel: Any = _Given(K, there)
+        kernel: Any = _OnDevice(K, there) if there else GivenKernel(K, np.arange(len(K)))
         return PairsSolver(
             kernel, starts, np.full(len(X), 5.0), names, tol=1e-3, max_iter=-1,
             cache_bytes=1e9, stepped=lambda *_: False, solved=lambda *_: False,
@@ -64,17 +65,15 @@ def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
         yield check.case(kernels, data, 0.0 if whole else 1e-3, run)
 
 
-class _Given:
-    """A kernel matrix as the solver asks for it: its rows on a device, else all of it at once."""
+class _OnDevice(GivenKernel):
+    """A kernel matrix as steps on a device ask for it."""
 
-    cost, linear, rounding, tiles, description = 1.0, False, 0.0, None, ""
+    on_device = True
 
-    def __init__(self, K: np.ndarray, there: Backend | None) -> None:
-        self.matrix, self._K, self.on_device = None if there else K, K, there is not None
-        self.dtype, self.diagonal = K.dtype, K.diagonal().astype(np.float64)
-        where = there or get_backend("numpy")[0]
-        self.xp, self.allocator, self.free_bytes = where.xp, where.allocator, where.free_bytes
+    def __init__(self, K: np.ndarray, there: Backend) -> None:
+        super().__init__(K, np.arange(len(K)))
+        self.xp, self.allocator, self.free_bytes = there.xp, there.allocator, there.free_bytes
 
     def values(self, samples: np.ndarray, columns: slice, out: Any) -> None:
         """Write K[samples, columns] into ``out``."""
-        out[...] = self.xp.asarray(self._K[samples, columns])
+        out[...] = self.xp.asarray(self.matrix[samples, columns])

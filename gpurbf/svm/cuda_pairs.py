@@ -46,13 +46,11 @@ class Problems(NamedTuple):
 def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]]) -> Problems:
     """The pairs' binary problems end to end."""
     classes = [np.arange(a, b) for a, b in pairwise(starts)]
-    samples = [np.concatenate([classes[a], classes[b]]) for a, b in pairs]
-    signs = [np.repeat([1.0, -1.0], [len(classes[a]), len(classes[b])]) for a, b in pairs]
-    lengths = [len(some) for some in samples]
+    samples = np.concatenate([classes[c] for pair in pairs for c in pair])
+    bounds = np.concatenate([end for a, b in pairs for end in (C[classes[a]], -C[classes[b]])])
+    lengths = [len(classes[a]) + len(classes[b]) for a, b in pairs]
     sizes = [n if n <= binary.MAX_SINGLE_SET else working_set_size(n) for n in lengths]
-    numbers = np.concatenate(samples)
-    bounds = np.concatenate(signs) * C[numbers]
-    return Problems(np.cumsum([0, *lengths]), numbers, bounds, np.array(sizes))
+    return Problems(np.cumsum([0, *lengths]), samples, bounds, np.array(sizes))
 
 
 def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> int:

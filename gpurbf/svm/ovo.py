@@ -130,13 +130,8 @@ def pairs_by_class(n_classes: int) -> np.ndarray:
     return pair[~np.eye(n_classes, dtype=bool)].reshape(n_classes, n_classes - 1)
 
 
-def votes(decisions: Any, n_classes: int) -> Any:
-    """Number of pairs (N, n_classes) won: pair (a, b) goes to a if its output is above 0."""
-    return _won(decisions > 0, n_classes)
-
-
-def _won(by_first: Any, n_classes: int) -> Any:
-    """Number of pairs won by each class; by_first: whether the first class wins its pair."""
+def votes(by_first: Any, n_classes: int) -> Any:
+    """Number of pairs (N, n_classes) won; by_first: whether the first class wins its pair."""
     pairs = beside(by_first, pairs_by_class(n_classes))
     # Class c is the second class of its first c pairs.
     is_second = beside(by_first, np.tri(n_classes, n_classes - 1, -1, dtype=bool))
@@ -154,4 +149,4 @@ def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:
     signs = np.where(np.arange(n_classes - 1) < np.arange(n_classes)[:, None], -1.0, 1.0)
     for j in range(n_classes - 1):
         sums += signs[:, j] * decisions[:, own[:, j]]
-    return _won(~(decisions < 0), n_classes) + sums / (3 * (np.abs(sums) + 1))
+    return votes(~(decisions < 0), n_classes) + sums / (3 * (np.abs(sums) + 1))
