@@ -53,7 +53,7 @@ _ON_HOST = "SVC takes a GPU only by name, for it was measured on none"
 class GivenKernel:
     """A kernel matrix (N, N) that is given: precomputed, or made by a function of the user."""
 
-    allocator = staticmethod(nullcontext)
+    allocator: Any = staticmethod(nullcontext)
     rounding, on_device, backend = 0.0, False, "none"
     description = "a given kernel matrix"
 
