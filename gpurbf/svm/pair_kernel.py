@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import parallel_rows
 from gpurbf.svm.kernel_matrix import KernelRows, subtract_rows
 
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Operations of a step per sample: one to find the receiver, seven for the giver, four to update f.
 OPERATIONS_PER_VALUE = 12
-# Rows of a block that are mirrored at a time: fewer are done before a thread has started.
-_MIRRORED_ROWS = 512
 
 
 class EvaluatedPair:
@@ -58,13 +55,8 @@ class EvaluatedPair:
         self._columns = self.kernel.over(samples, self._columns, fresh)
         self.kernel.values(samples[fresh], self._columns, self._block[fresh])
         begin, end = fresh.start, fresh.stop
-        kept = 0 if begin else end  # the first row of the members that stay
-
-        def mirror(rows: slice) -> None:
-            first, last = kept + rows.start, kept + rows.stop
-            working_set_kernels.mirror_rows(self._block, begin, end, first, last)
-
-        parallel_rows(mirror, n - (end - begin), _MIRRORED_ROWS)
+        first, last = (0, begin) if begin else (end, n)  # the members that stay
+        working_set_kernels.mirror_rows(self._block, begin, end, first, last)
         return self._block
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
