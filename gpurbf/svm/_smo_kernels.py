@@ -300,8 +300,8 @@ def subtract_rows(rows, first, slots, change, f, begin, end):
 def kkt_violation(numbers):
     """Write f of samples that may rise (else -inf) and of those that may fall (else inf).
 
-    They become rows 5 and 6 of the numbers, see `solve_block`. Returns the
-    violation, which is not a number if an f is not finite.
+    They become rows 5 and 6 of the numbers, see `solve_block`. Returns the violation, which is not
+    a number if an f is not finite.
     """
     use_widest_vectors()
     low, high, beta, f = numbers[1], numbers[2], numbers[3], numbers[4]

@@ -163,8 +163,10 @@ class BinarySolver:
         # Sum of squares of all changes of beta since f was last evaluated; number of evaluations.
         self.steps, self.squares, self.evaluated = 0, 0.0, 0
         if self.begun is None:
-            of, pair = working_set_kernels.beginning, self.kernel
-            self.numbers = of(pair.samples, pair.n_a, pair.kernel.diagonal, self.bounds)
+            pair = self.kernel
+            self.numbers = working_set_kernels.beginning(
+                pair.samples, pair.n_a, pair.kernel.diagonal, self.bounds
+            )
         else:
             self.numbers, self.steps = self.begun
             # Of few numbers: more than 10,000 would wake a BLAS's threads, which then spin.
