@@ -75,8 +75,9 @@ class KernelRows:
     """K[i, j] = phi(d(x_i, x_j)) between all N samples in the solver's order: class by class.
 
     Values are evaluated when they are asked for, block by block, in `dtype`, by a backend. Its
-    arrays are those of the library `xp` (NumPy or a device's). In ``allocator()`` they count
-    against its memory, of which ``free_bytes()`` are left.
+    arrays are those of the library `xp` (NumPy or a device's). In ``allocator()``, which each
+    thread enters that asks for values, they count against its memory, of which ``free_bytes()`` are
+    left.
 
     Parameters
     ----------
@@ -233,14 +234,12 @@ class KernelRows:
         if self.linear:
             return self._by_inputs(rows, samples, weights)
         layer = self._layer(self.X[samples], wide)
-        with self.allocator():
-            return to_host(layer.matvec(rows, OutputWeights(weights[:, None])))[:, 0]
+        return to_host(layer.matvec(rows, OutputWeights(weights[:, None])))[:, 0]
 
     def between(self, samples: np.ndarray) -> np.ndarray:
         """K[samples][:, samples] in float64."""
         some = self.X[samples]
-        with self.allocator():
-            return to_host(self._layer(some, wide=True).activations(some))
+        return to_host(self._layer(some, wide=True).activations(some))
 
     def _by_inputs(self, rows: Samples, samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """X[rows] (X[samples]ᵀ weights) in float64."""
@@ -331,12 +330,11 @@ class KernelRows:
         rows = max(1, len(samples)) if places is None else _COPIED_ROWS
         for start in range(0, len(samples), rows):
             part = samples[start : start + rows]
-            with self.allocator():
-                if places is None:
-                    layer.activations(self.gathered(part), out)
-                else:
-                    H = layer.activations(self.gathered(part))
-                    out[self.xp.asarray(places[start : start + rows])] = self.xp.asarray(H)
+            if places is None:
+                layer.activations(self.gathered(part), out)
+            else:
+                H = layer.activations(self.gathered(part))
+                out[self.xp.asarray(places[start : start + rows])] = self.xp.asarray(H)
 
 
 def subtract_rows(

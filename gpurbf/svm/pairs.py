@@ -271,12 +271,11 @@ class PairsSolver:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
         with suppress(Stopped):
             p = self.schedule.take()
-            with self.kernel.allocator():
-                if self.pairs[p] in self.keeping:
-                    self._solve_with_rows(p)
-                else:
-                    a, b = (self.classes[c] for c in self.pairs[p])
-                    self._solve(p, EvaluatedPair(self.kernel, a, b), self.max_iter)
+            if self.pairs[p] in self.keeping:
+                self._solve_with_rows(p)
+            else:
+                a, b = (self.classes[c] for c in self.pairs[p])
+                self._solve(p, EvaluatedPair(self.kernel, a, b), self.max_iter)
             self.schedule.release(p)
 
     def _solve_with_rows(self, p: int) -> None:
@@ -293,8 +292,9 @@ class PairsSolver:
 
     def _solve(self, p: int, kernel: EvaluatedPair, max_iter: int, begun: Any = None) -> None:
         check = functools.partial(self._check, p)
-        solver = BinarySolver(kernel, self.C, self.tol, max_iter, check, begun)
-        self._end(p, solver.solve())
+        with self.kernel.allocator():
+            solution = BinarySolver(kernel, self.C, self.tol, max_iter, check, begun).solve()
+        self._end(p, solution)
 
     def _end(self, p: int, solution: Solution) -> None:
         self.solutions[p] = solution
