@@ -7,7 +7,6 @@ import importlib.metadata
 import itertools
 import os
 import platform
-import timeit
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
@@ -199,13 +198,11 @@ def peak(name: str) -> float:
     A multiplication and its addition, or a difference and its addition, count as two. The rate is
     the best of many short runs, since other programs may disturb some of them.
     """
-    n_threads, steps, best = thread_limit(), 1000, 0.0
+    n_threads, steps = thread_limit(), 100_000
 
-    def run(thread: int) -> None:
-        peak_kernels.run(name, steps)
+    def run() -> None:
+        parallel_for(lambda thread: peak_kernels.run(name, steps), n_threads)
 
-    for _ in range(_PEAK_RUNS):
-        took = timeit.timeit(lambda: parallel_for(run, n_threads), number=1)
-        best = max(best, n_threads * steps * peak_kernels.operations_a_step(name) / took)
-        steps = max(1000, int(steps * _PEAK_SECONDS / took))
-    return best
+    steps = max(steps, int(steps * _PEAK_SECONDS / best_seconds(run, 2)))  # the first one compiles
+    operations = n_threads * steps * peak_kernels.operations_a_step(name)
+    return operations / best_seconds(run, _PEAK_RUNS)
