@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 
 from gpurbf.centers.sample import Race
 from gpurbf.dask.base import DaskClassifier
-from gpurbf.dask.blocks import Blocks, in_order, joined
+from gpurbf.dask.blocks import Blocks, columns, in_order, joined
 from gpurbf.data.quantize import Quantization, encode
 from gpurbf.data.samples import quantizations_of, quantize_or_keep
 from gpurbf.estimators import svc
@@ -93,10 +93,15 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         model._quantizations = _quantizations(blocks, model.precision)
         with finite(model, blocks):
             found, solutions = self._solve_pairs(model, blocks, work, pieces, (X, y))
-            places, models = _assembled(found, solutions, blocks.n_given)
-            chosen = partial(_chosen, np.sort(places))
-            tasks = blocks.tasks.each("support-vectors", chosen, list(zip(*pieces)))
+            entries, (first, *_) = zip(*found)
+            against, place, value = columns(entries)
+            places, number = np.unique(place, return_inverse=True)
+            tasks = blocks.tasks.each("support-vectors", partial(_chosen, places), [*zip(*pieces)])
             vectors = in_order(blocks.tasks.results(tasks), by_class=True)
+            dual_coef = np.zeros((len(model.classes_) - 1, len(places)))
+            dual_coef[against, np.argsort(vectors.places)[number]] = value
+            n_support = np.bincount(vectors.y, minlength=len(model.classes_))
+            models = PairModels(vectors.places, n_support, dual_coef, solutions, *first)
             model._keep(vectors.places, vectors.X, models)
         self.model_ = model
         return self
@@ -108,8 +113,8 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         work: PairWork,
         pieces: list[list[Any]],
         data: tuple[Any, Any],
-    ) -> tuple[list[_Solved], list[Solution]]:
-        """Results of all tasks, that of pair (0, 1) first, and solutions of all pairs in order."""
+    ) -> tuple[list[Any], list[Solution]]:
+        """Coefficients and descriptions of all tasks, and solutions of all pairs in order."""
         tasks, classes, distinct = blocks.tasks, model.classes_, blocks.known[_RACE]
         sizes = np.bincount(distinct.labels)
         by_key = len(distinct.first) < len(blocks) or len(np.unique(distinct.mass)) > 1
@@ -118,7 +123,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
         left = sorted(work.tasks, key=lambda own: sum(sizes[a] + sizes[b] for a, b in own))
         running: dict[Any, tuple[list[tuple[int, int]], str | None]] = {}
-        found: dict[tuple[int, int], _Solved] = {}
+        found: dict[tuple[int, int], Any] = {}
         solutions: dict[tuple[int, int], Solution] = {}
 
         def begin(worker: str | None) -> Any:
@@ -131,10 +136,9 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             return future
 
         # Dask expects tasks of one name to take equally long, and would queue too many at a thread.
-        threads: list[str | None]
-        alone = model.backend in GPUS
-        threads = [worker for worker, n in tasks.threads.items() for _ in range(1 if alone else n)]
-        slots = ((threads or [None]) * _TASKS_AHEAD)[: len(left)]
+        threads = Counter(list(tasks.threads) if model.backend in GPUS else tasks.threads)
+        workers: list[str | None] = [*threads.elements()]
+        slots = ((workers or [None]) * _TASKS_AHEAD)[: len(left)]
         ends = distributed.as_completed([begin(worker) for worker in slots])
         for ended in ends.batches():
             for future in ended:
@@ -142,8 +146,9 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
                     ends.add(begin(running[future][1]))
             for future, result in zip(ended, tasks.gathered(ended)):
                 own, _ = running.pop(future)
-                found[own[0]] = result
-                for pair, solution in zip(own, result.models.solutions):
+                coefficients, ran, own_solutions = result
+                found[own[0]] = coefficients, ran
+                for pair, solution in zip(own, own_solutions):
                     solutions[pair] = solution
                     progress.solved(pairs.index(pair), solution)
         progress.finish()
@@ -225,66 +230,34 @@ def _are_on(
     return np.array([not encode(X, quantization)[1].any() for quantization in quantizations])
 
 
-class _Solved(NamedTuple):
-    """The solved pairs of a task: their classes, and the models of these pairs.
-
-    ``models.support`` are the numbers of the support vectors among the given samples.
-    """
-
-    classes: np.ndarray
-    models: PairModels
-
-
 def _solve(
     model: svc.SVC, sizes: np.ndarray, by_key: bool, pairs: list[tuple[int, int]], *pieces: Rows
-) -> _Solved:
+) -> tuple[tuple[np.ndarray, ...], tuple[str, str], list[Solution]]:
     """Solve pairs of some classes as the local estimator does among all samples.
 
     ``sizes`` are those of all classes, with equal samples counted once; ``by_key`` says whether
-    there are equal samples or unequal weights anywhere.
+    there are equal samples or unequal weights anywhere. Returns the coefficients other than zero,
+    by row of `PairModels.dual_coef` and number of the given sample; what ran; and the solutions.
     """
     wanted = sorted({c for pair in pairs for c in pair})
     rows = in_order((_of_classes(wanted, piece) for piece in pieces), by_class=True)
-    classes, codes = np.unique(rows.y, return_inverse=True)
     # Without equal samples anywhere there is nothing to compare, and they keep their order.
-    groups = group_samples(rows.X if by_key else None, codes, None, by_key=by_key)
+    groups = group_samples(rows.X if by_key else None, rows.y, None, by_key=by_key)
     samples = quantize_or_keep(rows.X, model.precision, model._quantizations)
-    C = np.full(len(codes), float(model.C))
+    C = np.full(len(rows.y), float(model.C))
     models = model._train_pairs(
         samples[groups.first] if by_key else samples,
-        codes,
+        rows.y,
         C if rows.weights is None else rows.weights * model.C,
         groups,
         stepped=None,
         solved=lambda *_: False,  # False: continue
         sizes=sizes,
-        pairs=[tuple(np.searchsorted(classes, pair).tolist()) for pair in pairs],
+        pairs=pairs,
     )
     for solution in models.solutions:
         solution.beta = solution.beta[solution.beta != 0]
-    return _Solved(classes, replace(models, support=rows.places[models.support]))
-
-
-def _assembled(
-    found: list[_Solved], solutions: list[Solution], n_given: int
-) -> tuple[np.ndarray, PairModels]:
-    """Places of all support vectors, sorted by class, and the models of all pairs."""
-    labels = [np.repeat(classes, models.n_support) for classes, models in found]
-    keys = [y * n_given + models.support for y, (_, models) in zip(labels, found)]
-    support = np.unique(np.concatenate(keys))
-    n_support = np.bincount(support // n_given)
-    table = np.zeros((len(n_support) - 1, len(support)))
-    for (classes, models), y, key in zip(found, labels, keys):
-        columns = np.searchsorted(support, key)
-        for c in classes:
-            others = classes[classes != c]
-            of_class = y == c
-            table[np.ix_(others - (others > c), columns[of_class])] += models.dual_coef[:, of_class]
-    models = replace(
-        found[0].models,
-        support=np.arange(len(support)),
-        n_support=n_support,
-        dual_coef=table,
-        solutions=solutions,
-    )
-    return support % n_given, models
+    against, number = np.nonzero(models.dual_coef)
+    place = rows.places[models.support[number]]
+    coefficients = against, place, models.dual_coef[against, number]
+    return coefficients, (models.backend, models.description), models.solutions

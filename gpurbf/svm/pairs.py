@@ -104,7 +104,7 @@ def _at_once(
     their common classes, so they run only while each of them has, of ``n_bytes`` for all, enough
     memory to keep its rows. Threads beyond this number help inside the pairs.
     """
-    number = max(1, len(own) // 2)
+    number = max(1, int(np.count_nonzero(own)) // 2)
     largest = max((int(own[a] + own[b]) for a, b in pairs), default=0)
     while number < min(len(pairs), planned_threads()) and keeps_rows(
         kernel, largest, n_bytes / (number + 1)

@@ -77,7 +77,7 @@ def group_samples(
     X : ndarray or CSR of shape (N, n), or None
         None if samples cannot be compared (given kernels): each is its own group.
     y : ndarray of shape (N,)
-        Class numbers, each of 0 … max present.
+        Class numbers.
     weights : ndarray of shape (N,), optional
     by_key : bool, default=False
         Sort groups by key even if these samples are all different: they are a part of data that
