@@ -95,8 +95,6 @@ class DaskEstimator(BaseEstimator):
 class DaskClassifier(DaskEstimator):
     """A classifier on a cluster."""
 
-    _estimator_type = "classifier"
-
     def predict(self, X: Any) -> da.Array:
         """The predicted labels, computed lazily, block by block.
 
