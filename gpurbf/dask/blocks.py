@@ -11,7 +11,7 @@ import copy
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,65 +39,31 @@ from gpurbf.layer.gamma import SUMS
 # Until the first row numbers of all blocks are known, a row's number is that of its block, shifted
 # left by so many bits, plus its place in the block.
 _ROW_BITS = 40
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Calls functions on blocks that were scanned; rows of weight 0 are left out.
-
-    ``classes`` are the labels in the order of their numbers and ``factors`` their weights, once
-    they are known. If weights may be ``negative``, those below zero count as zero.
-    """
-
-    model: Any
-    negative: bool
-    classes: np.ndarray | None = None
-    factors: np.ndarray | None = None
-
-    def __call__(self, function: Callable[..., Any], *blocks: tuple[Any, ...]) -> Any:
-        """Call the function with an iterator that reads one block after the other."""
-        return function(
-            (self._rows(X, y, weights, start_given), start, given)
-            for X, y, weights, start_given, start, given in blocks
-        )
-
-    def _rows(self, X: Any, y: Any, weights: Any, start: int) -> Rows:
-        """Rows of samples, labels and weights as they were given, the first at ``start``."""
-        X = check_X(self.model, X, ensure_min_samples=0, ensure_all_finite=False)
-        codes = None
-        if self.classes is not None:
-            codes = np.searchsorted(self.classes, column_or_1d(y)).astype(np.int64)
-        weights = check_weights(weights, len(X), negative=self.negative, part=True)
-        rows = Rows(X, codes, weights, np.arange(start, start + len(X))).of_weight()
-        if self.factors is not None:
-            own = self.factors[rows.y]
-            rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
-        return rows
+NO_ROWS = np.empty(0, np.intp)
 
 
 class BlockStats(NamedTuple):
-    """Statistics of a block: rows, those of weight > 0, what blocks must share, labels, weights."""
+    """Statistics of a block: rows, those of weight > 0, and what blocks must share."""
 
     n_given: int
     n_rows: int
     n_features: int
     names: Any
     dtype: np.dtype
-    labels: Any
-    mass: Any
 
 
 class Scan(NamedTuple):
     """Results of the first pass over some blocks: statistics by block, all labels, and more.
 
-    ``found`` are the results of the tasks that the `Scanner` was asked for. Their classes are
-    numbered by ``labels``, their rows by block and place, see `_row_numbers`. If the `Scanner`
-    looks for rows that may become centers, the last results are these `Rows`, block by block, with
-    their numbers as places.
+    ``mass`` are the weights of the labels, or 0 if the `Scanner` does not find them. ``found`` are
+    the results of the tasks that it was asked for. Their classes are numbered by ``labels``, their
+    rows by block and place, see `_row_numbers`. If the `Scanner` looks for rows that may become
+    centers, the last results are these `Rows`, block by block, with their numbers as places.
     """
 
     stats: dict[int, BlockStats]
     labels: Any = None
+    mass: Any = 0
     found: tuple[Any, ...] = ()
 
     @classmethod
@@ -107,12 +73,15 @@ class Scan(NamedTuple):
         filled = [scan for scan in scans if any(own.n_rows for own in scan.stats.values())]
         if not filled:
             return cls(stats)
-        labels, places = None, []
+        labels, mass, places = None, None, []
         if filled[0].labels is not None:
             labels = np.unique(np.concatenate([scan.labels for scan in filled]))
             places = [np.searchsorted(labels, scan.labels) for scan in filled]
+            mass = np.zeros(len(labels), object)  # integers or fractions, which add up exactly
+            for scan, own in zip(filled, places):
+                mass[own] += scan.mass
         found = tuple(_joined(own, places) for own in zip(*(scan.found for scan in filled)))
-        return cls(stats, labels, found)
+        return cls(stats, labels, mass, found)
 
 
 @dataclass(frozen=True)
@@ -158,17 +127,19 @@ class Scanner:
         n_given, names = X.shape[0], getattr(model, "feature_names_in_", None)
         weights = check_weights(weights, len(X), negative=self.negative, part=True)
         X, y, weights, _ = Rows(X, y, weights).of_weight()
-        labels = codes = mass = None
+        labels = codes = None
+        mass: Any = 0
         if y is not None:
             labels, codes = np.unique(y, return_inverse=True)
-            mass = class_mass(codes, weights, len(labels)) if self.balanced else None
-        stats = BlockStats(n_given, len(X), X.shape[1], names, X.dtype, labels, mass)
+            if self.balanced:
+                mass = class_mass(codes, weights, len(labels))
+        stats = BlockStats(n_given, len(X), X.shape[1], names, X.dtype)
         start = i << _ROW_BITS
         found = tuple(task(X, codes, weights, start) for task in self.asked)
         if self.n_centers and len(X):
             first = self._likely_centers(found[0], len(X))
             found += ((Rows(X[first - start], None, None, first),),)
-        return Scan({i: stats}, labels, found)
+        return Scan({i: stats}, labels, mass, found)
 
     def _likely_centers(self, distinct: Distinct, n_rows: int) -> np.ndarray:
         """Rows of a block that may become centers.
@@ -198,7 +169,9 @@ class Blocks:
         The estimator on the cluster, and the local one.
     X, y, sample_weight
         As `fit` takes them.
-    negative, asked, n_centers
+    draw : Race or None
+        Will draw the centers of the model.
+    negative, asked
         See `Scanner`.
 
     Raises
@@ -215,43 +188,49 @@ class Blocks:
         y: Any = None,
         sample_weight: Any = None,
         *,
+        draw: Race | None = None,
         negative: bool = False,
         asked: Sequence[Any] = (),
-        n_centers: int | str = 0,
     ) -> None:
         self.tasks = Tasks(estimator.client, estimator.n_jobs)
-        self.parts = aligned_blocks(X, y, sample_weight)
+        parts = aligned_blocks(X, y, sample_weight)
         plain = type(model)()  # validation of data does not depend on the parameters
         gamma, weights = (getattr(model, name, None) for name in ("gamma", "class_weight"))
+        n_centers = 0 if draw is None else model.n_centers
+        asked = tuple(asked) if draw is None else (draw, *asked)
         if isinstance(gamma, str) and gamma == "scale":
             asked = *asked, SUMS
         balanced = isinstance(weights, str) and weights == "balanced"
-        n_blocks = len(self.parts)
-        scanner = Scanner(plain, negative, n_blocks, balanced, tuple(asked), n_centers)
-        groups = self.tasks.locality([block for block, _, _ in self.parts])
-        arguments = [tuple((i, *self.parts[i]) for i in group) for group in groups]
+        n_blocks = len(parts)
+        scanner = Scanner(plain, negative, n_blocks, balanced, asked, n_centers)
+        groups = self.tasks.locality([block for block, _, _ in parts])
+        arguments = [tuple((i, *parts[i]) for i in group) for group in groups]
         scan = self.tasks.total("scan", Scan.merged, self.tasks.each("scan", scanner, arguments))
         stats = [scan.stats[i] for i in range(n_blocks)]
         self.starts = np.cumsum([0] + [own.n_rows for own in stats])
-        self.starts_given = np.cumsum([0] + [own.n_given for own in stats])
-        self.n_given = int(self.starts_given[-1])
-        self._filled = [own for own in stats if own.n_rows]
-        if not self._filled:
+        starts_given = np.cumsum([0] + [own.n_given for own in stats])
+        self.n_given = int(starts_given[-1])
+        # Samples, labels, weights and numbers of the first row, of all given and of these.
+        starts = zip(starts_given.tolist(), self.starts.tolist())
+        self.parts = [(*part, *numbers) for part, numbers in zip(parts, starts)]
+        filled = [own for own in stats if own.n_rows]
+        if not filled:
             what = "samples of positive weight" if self.n_given else "samples"
             raise ValueError(f"Invalid input - all blocks together have no {what}.")
         # Groups of the numbers of blocks with rows: a task takes a group.
         self.groups = [own for group in groups if (own := [i for i in group if stats[i].n_rows])]
-        first = _agreed(self._filled)
+        first = _agreed(filled)
         self.shape, self.dtype = (int(self.starts[-1]), first.n_features), first.dtype
         for each in (model, plain):
             each.n_features_in_ = first.n_features
             if first.names is not None:
                 each.feature_names_in_ = first.names
-        self.classes = scan.labels
+        self.classes, self.class_mass = scan.labels, scan.mass
         if self.classes is not None and hasattr(model, "predict"):
             masked = len(self) < self.n_given
             self.classes, _ = check_labels(self.classes, type(model).__name__, masked)
-        self.reader = Reader(plain, negative, self.classes)
+        self._validation = plain, negative
+        self.factors: np.ndarray | None = None
         # Results of tasks of `over_rows` that are known already.
         self.known: dict[Any, Any] = dict(zip(asked, scan.found))
         for race in asked:
@@ -271,24 +250,17 @@ class Blocks:
     @property
     def weights(self) -> Blocks | None:
         """These blocks, in place of an array of weights, if there are weights; else None."""
-        there = self.parts[0][2] is not None or self.reader.factors is not None
+        there = self.parts[0][2] is not None or self.factors is not None
         return self if there else None
 
     def with_class_weights(self, class_weight: Any, *, bounds: bool = False) -> Blocks:
         """These rows, weighted by class too; see `class_factors`."""
         if class_weight is None:
             return self
-        weighted = copy.copy(self)
-        factors = class_factors(class_weight, self.classes, self.class_mass, bounds=bounds)
-        weighted.reader, weighted.known = replace(self.reader, factors=factors), {}
+        weighted, mass = copy.copy(self), lambda: self.class_mass
+        weighted.factors = class_factors(class_weight, self.classes, mass, bounds=bounds)
+        weighted.known = {}
         return weighted
-
-    def class_mass(self) -> np.ndarray:
-        """Weight of each class, without class weights, as `class_mass` of the estimators."""
-        total = np.zeros(len(self.classes), self._filled[0].mass.dtype)
-        for own in self._filled:
-            total[np.searchsorted(self.classes, own.labels)] += own.mass
-        return total
 
     def one_by_one(self) -> list[list[int]]:
         """Groups of one block each, in their order."""
@@ -299,25 +271,20 @@ class Blocks:
         name: str,
         function: Callable[..., Any],
         groups: list[list[int]] | None = None,
-        given: dict[int, Any] | None = None,
+        given: dict[int, np.ndarray] | None = None,
     ) -> list[Any]:
         """A task ``function(blocks)`` for each group of blocks.
 
         ``blocks`` gives (rows, start, given[i]) of one block after the other; start is the number
-        of the block's first row. With ``given`` only the blocks that are in it are taken.
+        of the block's first row, and given[i] is empty if it is not there.
         """
-        if given is None:
-            given = dict.fromkeys(range(len(self.parts)))
+        given = given or {}
+        task = partial(_read, *self._validation, self.classes, self.factors, function)
         arguments = [
-            tuple(
-                (*self.parts[i], int(self.starts_given[i]), int(self.starts[i]), given[i])
-                for i in group
-                if i in given
-            )
+            tuple((*self.parts[i], given.get(i, NO_ROWS)) for i in group)
             for group in groups or self.groups
         ]
-        task = partial(self.reader, function)
-        return self.tasks.each(name, task, [own for own in arguments if own])
+        return self.tasks.each(name, task, arguments)
 
     def over_rows(
         self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
@@ -331,7 +298,9 @@ class Blocks:
     def take(self, rows: np.ndarray) -> Rows:
         """Some rows, by their numbers."""
         distinct, back = np.unique(rows, return_inverse=True)
-        found = self.each("rows", _taken, given=by_block(distinct, self.starts))
+        places = by_block(distinct, self.starts)
+        groups = [own for group in self.groups if (own := [i for i in group if i in places])]
+        found = self.each("rows", _taken, groups, places)
         return in_order(self.tasks.results(found)).at(back)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
@@ -439,6 +408,35 @@ def _row_numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Row numbers of rows that a scan has numbered by block and place, given the blocks' starts."""
     block, place = np.divmod(first, 1 << _ROW_BITS)
     return starts[block] + place
+
+
+def _read(
+    model: Any,
+    negative: bool,
+    classes: np.ndarray | None,
+    factors: np.ndarray | None,
+    function: Callable[..., Any],
+    *blocks: tuple[Any, ...],
+) -> Any:
+    """Call a function with an iterator that reads one scanned block after the other.
+
+    Rows of weight 0 are left out; if weights may be ``negative``, those below zero count as zero.
+    ``classes`` are the labels in the order of their numbers and ``factors`` their weights, or None.
+    """
+
+    def rows_of(X: Any, y: Any, weights: Any, start: int) -> Rows:
+        X = check_X(model, X, ensure_min_samples=0, ensure_all_finite=False)
+        codes = None
+        if classes is not None:
+            codes = np.searchsorted(classes, column_or_1d(y)).astype(np.int64)
+        weights = check_weights(weights, len(X), negative=negative, part=True)
+        rows = Rows(X, codes, weights, np.arange(start, start + len(X))).of_weight()
+        if factors is not None:
+            own = factors[rows.y]
+            rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
+        return rows
+
+    return function((rows_of(*block), start, given) for *block, start, given in blocks)
 
 
 def _over_rows(

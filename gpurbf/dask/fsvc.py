@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 
 from gpurbf.dask.base import DaskClassifier
-from gpurbf.dask.blocks import Blocks, by_block, columns, in_order, joined
+from gpurbf.dask.blocks import NO_ROWS, Blocks, by_block, columns, in_order, joined
 from gpurbf.dask.graph import shared
-from gpurbf.dask.sums import BlockSums
+from gpurbf.dask.sums import block_sums
 from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
@@ -86,7 +85,7 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
                     empty = shared(model._new_selection(model.radius_), "centers")
                     model._keep_centers(_chain(blocks, "pass", _feed, empty, parts))
                 else:
-                    W = _trained(blocks, parts, model, solver, model._votes(raw.class_mass))
+                    W = _trained(blocks, parts, model, solver, model._votes(lambda: raw.class_mass))
                     check_finite(model, model.centers_, coef_=W)
                     model._keep_outputs(W, getattr(solver, "n_epochs", 1))
         self.model_ = model
@@ -110,9 +109,8 @@ def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
         return blocks.each("order", partial(_as_given, seed), one_by_one)
     n_parts = len(one_by_one)
     split = blocks.each("order-split", partial(_split, seed, n_parts))
-    each, parts = blocks.tasks.each, range(n_parts)
-    pieces = [each("order-pieces", getitem, [(rows, i) for rows in split]) for i in parts]
-    return each("order-sorted", partial(_as_drawn, seed), list(map(tuple, pieces)))
+    pieces = [tuple(rows[i] for rows in split) for i in range(n_parts)]
+    return blocks.tasks.each("order-sorted", partial(_as_drawn, seed), pieces)
 
 
 def _as_given(seed: int, blocks: Iterator[tuple[Rows, int, None]]) -> _Part:
@@ -146,16 +144,14 @@ def _chain(
 
 def _feed(chosen: Selection, part: _Part) -> Selection:
     chosen, (rows, order) = chosen.copy(), part
-    if len(rows.X):
-        chosen.feed(rows.X, rows.y, order.stream, rows.places)
+    chosen.feed(rows.X, rows.y, order.stream, rows.places)
     return chosen
 
 
 def _find_radii(blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any) -> Any:
     """Set the radii of the model; return the solver with the epochs that a search found."""
-    order = Order(*[np.empty(0, np.int64)] * 4)
     if "auto" not in (model.radius, model.eval_radius):
-        return model._find_radii(None, order.rows, order, solver)
+        return model._find_radii(None, NO_ROWS, Order(*[NO_ROWS] * 4), solver)
     found = blocks.tasks.results(blocks.tasks.each("keys", _keys, [(part,) for part in parts]))
     starts = np.cumsum([0] + [len(own[0]) for own in found])
     y, weights, keys = columns(found)
@@ -193,7 +189,7 @@ def _trained(
     if solver.needs == "sums":
         normal = NormalEquations(len(model.centers_), W.shape[1])
         normal.begin(model._layer(), blocks)
-        normal, _ = BlockSums(blocks, model, normal).result()
+        normal, _ = block_sums(blocks, model, normal)
         return solver.solve(normal).W
     if solver.needs == "center targets":
         return solver.train(model._layer(), None, None, None, start=W)

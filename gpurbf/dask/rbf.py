@@ -10,18 +10,17 @@ import dask.array as da
 import numpy as np
 from sklearn.utils import check_random_state
 
-from gpurbf.centers import COUNTS
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.dask.base import DaskClassifier, DaskEstimator
 from gpurbf.dask.blocks import Blocks, columns
-from gpurbf.dask.sums import BlockSums
+from gpurbf.dask.sums import block_sums
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.hashes import finder
 from gpurbf.estimators import layer, rbf
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._left_out import leave_out, row_keys
 from gpurbf.estimators._rbf_outputs import compared_rows
-from gpurbf.estimators._validation import finite
+from gpurbf.estimators._validation import check_layer_parameters, finite
 from gpurbf.runtime.threads import limited
 
 
@@ -51,11 +50,9 @@ class RBFLayer(DaskEstimator, local=layer.RBFLayer):
         """
         model = self._new_model()
         y = y if isinstance(model.centers, str) else None
-        asked, n_centers = center_draw(model, y)
-        blocks = Blocks(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
+        blocks = Blocks(self, model, X, y, sample_weight, draw=center_draw(model, y))
         with finite(model, blocks):
-            model._choose_layer(blocks, None if y is None else blocks, blocks.weights)
-            number_centers(model, blocks)
+            choose_layer(model, blocks, None if y is None else blocks)
         self.model_ = model
         return self
 
@@ -124,29 +121,25 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
         """
         model = self._new_model()
         _solver(model, 0)  # refused before any work
-        race, n_centers = center_draw(model, y)
-        asked = *race, rbf.CALIBRATION
-        blocks = Blocks(self, model, X, y, sample_weight, asked=asked, n_centers=n_centers)
+        draw = center_draw(model, y)
+        blocks = Blocks(self, model, X, y, sample_weight, draw=draw, asked=[rbf.CALIBRATION])
         model.classes_ = blocks.classes
         with limited(self.n_jobs), finite(model, blocks):
             weighted = blocks.with_class_weights(model.class_weight)
-            model._choose_layer(blocks, blocks, blocks.weights)
-            number_centers(model, blocks)
+            choose_layer(model, blocks, blocks)
             solver = _solver(model, model.centers_.shape[0])
             found, scale = _sampled(weighted)
             n_rows = len(blocks)
             compared = np.arange(*compared_rows(n_rows).indices(n_rows))
             sample = np.union1d(found.first, compared)
             normal = model._begin(getattr(solver, "alpha", 0.0), weighted, scale)
-            sums = BlockSums(weighted, model, normal, sample)
-            for _ in steps(self, sums, len(sums), X, y, "hidden layer", stops=False):
-                pass
-            normal, rows = sums.result()
+            watched = partial(steps, self, X=X, y=y, name="hidden layer", stops=False)
+            normal, rows = block_sums(weighted, model, normal, sample, watched)
             some = rows.at(np.searchsorted(sample, compared))
             if model._coarse(normal, weighted, some.X, some.weights):
                 model._widen()
                 normal = model._begin(0.0, weighted, scale)
-                normal, _ = BlockSums(weighted, model, normal).result()
+                normal, _ = block_sums(weighted, model, normal)
             some = rows.at(np.searchsorted(sample, found.first))
             copies = None if some.weights is None else (np.arange(len(some.y)), some.weights)
             if some.weights is not None and (found.mass != some.weights).any():
@@ -185,17 +178,18 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
         return self._lazily("predict_log_proba", X)
 
 
-def number_centers(model: Any, blocks: Blocks) -> None:
-    """Number the centers as rows of all given samples, including those of weight 0."""
+def choose_layer(model: Any, blocks: Blocks, y: Blocks | None) -> None:
+    """Choose the layer; centers are numbered as all given samples, including those of weight 0."""
+    model._choose_layer(blocks, y, blocks.weights)
     if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
         model.center_indices_ = blocks.take(model.center_indices_).places
 
 
-def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
-    """The race that will draw the model's centers, and how many it will draw, for `Blocks`.
+def center_draw(model: Any, y: Any) -> Race | None:
+    """The race that will draw the model's centers, for `Blocks`.
 
-    There is no race if something else is drawn first, or if the parameters will be refused. Rules
-    that would have to see all samples in one place are refused here.
+    None if they are given, or if something else is drawn first. Rules that would have to see all
+    samples in one place are refused here.
     """
     rule, n = model.centers, model.n_centers
     if isinstance(n, str) and n == "all":
@@ -204,18 +198,18 @@ def center_draw(model: Any, y: Any) -> tuple[tuple[Race, ...], int | str]:
             "the local estimator."
         )
     if not isinstance(rule, str):
-        return (), 0
+        return None
+    check_layer_parameters(model, 0)  # how many inputs there are is for centers that are given
     if rule not in ("random", "stratified"):
         raise ValueError(
             f"centers={rule!r} has to see all samples in one place: on a cluster use 'random' or "
             "'stratified', or give the centers as an array, for example those of a local fit on a "
             "part of the samples."
         )
+    if model.gamma == "median":  # draws some samples first
+        return None
     by_class = rule == "stratified" and y is not None
-    known = n in COUNTS if isinstance(n, str) else isinstance(n, (int, np.integer)) and n > 0
-    if not known or (isinstance(model.gamma, str) and model.gamma == "median"):
-        return (), 0
-    return (Race.drawn(copy.deepcopy(check_random_state(model.random_state)), by_class),), n
+    return Race.drawn(copy.deepcopy(check_random_state(model.random_state)), by_class)
 
 
 def _solver(model: Any, n_centers: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import distributed
 import numpy as np
 from sklearn.utils import gen_batches
 
-from gpurbf.dask.blocks import Blocks, by_block, in_order, joined
+from gpurbf.dask.blocks import NO_ROWS, Blocks, by_block, in_order, joined
 from gpurbf.estimators._validation import Rows
 from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.one_hot import one_hot
@@ -20,11 +20,16 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 _ROWS = 8192
 # How many sums, 8 m² bytes each for m centers, a task adds up: a worker may not hold more.
 _FAN_IN = 2
-_NO_ROWS = np.empty(0, np.intp)
 
 
-class BlockSums:
-    """Sums over all blocks, which are being computed; iterating gives each task when it is done.
+def block_sums(
+    blocks: Blocks,
+    model: Any,
+    normal: NormalEquations,
+    sample: np.ndarray = NO_ROWS,
+    watched: Callable[[Iterable[Any], int], Iterable[Any]] = lambda tasks, n_tasks: tasks,
+) -> tuple[NormalEquations, Rows]:
+    """The sums of all blocks, and some rows in the order in which they were given.
 
     Parameters
     ----------
@@ -34,42 +39,28 @@ class BlockSums:
     normal : NormalEquations
         Begun, but without rows yet; all blocks use its shift and grid.
     sample : ndarray of int
-        Numbers of rows that are returned with the sums.
+        Numbers of the rows that are returned with the sums.
+    watched : callable
+        Called with an iterator that waits for one task after the other, and the number of tasks;
+        its result is iterated over instead.
     """
-
-    def __init__(
-        self, blocks: Blocks, model: Any, normal: NormalEquations, sample: np.ndarray = _NO_ROWS
-    ) -> None:
-        # Exact sums are the same in any order. Others are made block by block, so that they do not
-        # depend on which worker has a block.
-        groups = blocks.one_by_one() if normal.grid is None else blocks.groups
-        places = by_block(sample, blocks.starts)
-        given = {i: places.get(i, _NO_ROWS) for group in groups for i in group}
-        task = partial(_sums, model, len(normal.targets), normal.shift, normal.grid)
-        parts = blocks.each("hidden-layer", task, groups, given)
-        totals = blocks.tasks.merged("hidden-layer", _added, parts, _FAN_IN)
-        futures = blocks.tasks.start([*parts, *totals])
-        self._tasks, self._normal, self._n_parts = blocks.tasks, normal, len(parts)
-        self._totals = futures[len(parts) :]
-        # No other reference is kept, so a part is released as soon as it has been waited for.
-        self._done = distributed.as_completed(futures[: len(parts)])
-
-    def __len__(self) -> int:
-        return self._n_parts
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._done
-
-    def result(self) -> tuple[NormalEquations, Rows]:
-        """The sums of all blocks, and the sample in the order in which its rows were given."""
-        for _ in self._done:
-            pass
-        normal, samples = self._normal, []
-        for total in self._totals:  # one by one, as they are large
-            part, rows = self._tasks.gathered(total)
-            _add(normal, part)
-            samples.append(rows)
-        return normal, in_order(samples)
+    # Exact sums are the same in any order. Others are made block by block, so that they do not
+    # depend on which worker has a block.
+    groups = blocks.one_by_one() if normal.grid is None else blocks.groups
+    task = partial(_sums, model, len(normal.targets), normal.shift, normal.grid)
+    parts = blocks.each("hidden-layer", task, groups, by_block(sample, blocks.starts))
+    totals = blocks.tasks.merged("hidden-layer", _added, parts, _FAN_IN)
+    n_parts, futures = len(parts), blocks.tasks.start([*parts, *totals])
+    done, totals = distributed.as_completed(futures[:n_parts]), futures[n_parts:]
+    del futures  # no other reference is kept: a part is released as soon as it has been waited for
+    for _ in watched(done, n_parts):
+        pass
+    samples = []
+    for total in totals:  # one by one, as they are large
+        part, rows = blocks.tasks.gathered(total)
+        _add(normal, part)
+        samples.append(rows)
+    return normal, in_order(samples)
 
 
 def _sums(

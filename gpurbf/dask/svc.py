@@ -81,7 +81,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         model.shape_fit_ = blocks.n_given, blocks.shape[1]
         model._fitted_kernel, model._sparse, model._tol = model.kernel, False, float(model.tol)
         weighted = blocks.with_class_weights(model.class_weight, bounds=True)
-        factors = weighted.reader.factors
+        factors = weighted.factors
         model.class_weight_ = np.ones(len(model.classes_)) if factors is None else factors
         if model.backend in GPUS:  # one task per worker: a GPU steps all its pairs side by side
             work = PairWork.at_once(len(model.classes_), len(blocks.tasks.threads))
