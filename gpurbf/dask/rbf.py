@@ -20,7 +20,7 @@ from gpurbf.estimators import layer, rbf
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._left_out import leave_out, row_keys
 from gpurbf.estimators._rbf_outputs import compared_rows
-from gpurbf.estimators._validation import check_layer_parameters, finite
+from gpurbf.estimators._validation import Rows, check_layer_parameters, finite
 from gpurbf.runtime.threads import limited
 
 
@@ -180,7 +180,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
 
 def choose_layer(model: Any, blocks: Blocks, y: Blocks | None) -> None:
     """Choose the layer; centers are numbered as all given samples, including those of weight 0."""
-    model._choose_layer(blocks, y, blocks.weights)
+    model._choose_layer(Rows(blocks, y, blocks.weights))
     if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
         model.center_indices_ = blocks.take(model.center_indices_).places
 

@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.centers import CENTERS, most_centers
 from gpurbf.data.samples import shared_quantizations, with_room
 from gpurbf.estimators._base import StateMixin, say
-from gpurbf.estimators._validation import check_layer_parameters, profile_of
+from gpurbf.estimators._validation import (
+    Rows,
+    check_layer_parameters,
+    check_samples,
+    profile_of,
+)
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
@@ -74,6 +80,12 @@ class FittedLayerMixin(StateMixin):
             and layer.backend is get_backend(self.backend, self.centers_.shape[0])[0]
         )
 
+    def _checked(self, X: Any) -> Any:
+        """Validate samples for the fitted layer."""
+        if not hasattr(self, "centers_"):  # check_is_fitted takes 3 % of a row's prediction
+            check_is_fitted(self)
+        return check_samples(self, X)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()  # type: ignore[misc]
         tags.input_tags.sparse = True
@@ -90,23 +102,17 @@ class ChosenLayerMixin(FittedLayerMixin):
     random_state: Any
 
     @stage("prepare", "centers chosen")
-    def _choose_layer(
-        self,
-        X: Any,
-        y: np.ndarray | None,
-        weights: np.ndarray | None,
-        places: np.ndarray | None = None,
-    ) -> HiddenLayer:
+    def _choose_layer(self, rows: Rows) -> HiddenLayer:
         """Resolve gamma, choose the centers, and keep the layer made of them.
 
-        ``y`` are class numbers, ``weights`` are positive, ``places`` are the numbers of the rows of
-        X in `center_indices_`; see `Rows`.
+        The weights of the rows are positive; `center_indices_` are their places.
 
         Raises
         ------
         FloatingPointError
             If the samples are so large or small that float64 does not hold their squares.
         """
+        X, y, weights, places = rows
         C = check_layer_parameters(self, X.shape[1])
         kernel, random_state = profile_of(self.kernel), check_random_state(self.random_state)
         given = {"weights": weights, "random_state": random_state}

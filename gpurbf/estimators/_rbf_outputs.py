@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.centers.sample import Race
 from gpurbf.data.exact_sums import exact_sum
@@ -14,7 +13,7 @@ from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED
 from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
-from gpurbf.estimators._validation import Rows, check_finite, check_samples, with_class_weights
+from gpurbf.estimators._validation import Rows, check_finite, with_class_weights
 from gpurbf.runtime.arrays import beside, chosen, library
 from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import stage
@@ -118,11 +117,6 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_, outputs=scores)
         self.temperature_ = fit_temperature(scores, y, weights)
         self._report(self._layer())
-
-    def _checked(self, X: Any) -> Any:
-        if not hasattr(self, "coef_"):  # check_is_fitted takes 3 % of a row's prediction
-            check_is_fitted(self)
-        return check_samples(self, X)
 
     @stage("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:

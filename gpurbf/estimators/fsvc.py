@@ -30,7 +30,6 @@ from gpurbf.estimators._validation import (
     Rows,
     TrainingData,
     check_finite,
-    check_samples,
     class_factors,
     class_mass,
     finite,
@@ -624,8 +623,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     @stage("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
         """Outputs (N, k), with the rule for samples outside every radius applied."""
-        check_is_fitted(self)
-        X = check_samples(self, X)
+        X = self._checked(X)
         # One more column sums the activations.
         W = np.concatenate([self.coef_, np.ones((1, len(self.centers_)))]).T
         with limited(self.n_jobs):

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.data.samples import BOUNDED, holds_squares
 from gpurbf.estimators import _choices as choices
@@ -16,7 +15,6 @@ from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import (
     Rows,
     check_finite,
-    check_samples,
     check_weights,
     check_X,
     finite,
@@ -151,7 +149,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 codes = np.unique(y.ravel(), return_inverse=True)[1]
         rows = Rows(X, codes, weights).of_weight()
         with limited(self.n_jobs), finite(self, rows.X):
-            self._choose_layer(*rows)
+            self._choose_layer(rows)
         return self
 
     @where_X_is
@@ -167,8 +165,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         H : ndarray of shape (n_samples, m)
             float64 if the centers are float64, else float32; a CuPy array if X is one.
         """
-        check_is_fitted(self)
-        X = check_samples(self, X)
+        X = self._checked(X)
         with limited(self.n_jobs):
             H = self._layer().activations(X)
         # H is larger than X, so it is not looked at where it must be finite: where the profile is

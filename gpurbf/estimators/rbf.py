@@ -244,7 +244,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         rows, self.classes_ = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
-            self._choose_layer(*rows)
+            self._choose_layer(rows)
             solver = self._solver(self.centers_.shape[0])
             rows = self._weighted(rows)
             for name in ("_normal", "_left_out", "_held"):
@@ -321,7 +321,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         rows, self.classes_ = data
         with limited(self.n_jobs), finite(self, rows.X):
             if first:
-                self._choose_layer(*rows)
+                self._choose_layer(rows)
             elif not hasattr(self, "_normal"):
                 warn(
                     "fit keeps no sums to add to: this partial_fit keeps the centers that fit "

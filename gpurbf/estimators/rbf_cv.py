@@ -27,7 +27,7 @@ from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import Rows, check_finite, finite, training_data
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import chosen
-from gpurbf.runtime.checks import check_number, check_option
+from gpurbf.runtime.checks import check_number, check_option_or_number
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
@@ -43,6 +43,8 @@ _FEWEST, _MOST = 256, 1000
 _MOST_REPEATED = 1 << 17
 # Rows are enough if no other penalty can be better by more than this fraction of the error.
 _TOLERANCE = 0.01
+# Distinct samples that may be left out, and their copies.
+Chosen = tuple[Distinct, Copies]
 
 
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -209,15 +211,16 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         """
         alphas = np.logspace(-6, 0, 20) if self.alphas is None else self.alphas
         alphas, factors = _positive("alphas", alphas), _positive("gammas", self.gammas)
-        most, fewer = self._how_many_left_out()
+        if self.n_left_out is not None:
+            check_option_or_number("n_left_out", self.n_left_out, ("auto",), numbers.Integral, 1)
         score = None if self.scoring is None else check_scoring(self, get_scorer(self.scoring))
         rows, self.classes_ = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
-            layer = self._choose_layer(*rows)
+            layer = self._choose_layer(rows)
             gammas = factors * self.gamma_
             rows = self._weighted(rows)
-            found, copies = self._choose_left_out(rows, most)
+            chosen = self._choose_left_out(rows)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = ((gamma, *each) for gamma in gammas for each in read_ahead(X, batches))
             n_tasks = len(gammas) * len(batches)
@@ -232,39 +235,25 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
                 self._add(normal, part, rows, batch)
                 if batch is batches[-1]:
                     normal = self._checked_sums(normal, rows, batches)
-                    trials.append(self._try(normal, alphas, X, found, copies, fewer, score))
-            self._keep_best(trials, alphas, X, found)
+                    trials.append(self._try(normal, alphas, X, chosen, score))
+            self._keep_best(trials, alphas, X)
         return self
 
-    def _how_many_left_out(self) -> tuple[int | None, bool]:
-        """Maximum number of samples to leave out, and whether fewer are tried first."""
-        if isinstance(self.n_left_out, str):
-            check_option("n_left_out", self.n_left_out, ("auto",), "or a number")
-            # All widths are judged by the same samples, and scorers get the maximum number.
-            return _MOST, self.scoring is None and len(self.gammas) == 1
-        if self.n_left_out is not None:
-            check_number("n_left_out", self.n_left_out, numbers.Integral, 1)
-        return self.n_left_out, False
-
     @stage("prepare", "samples to leave out")
-    def _choose_left_out(self, rows: Rows, most: int | None) -> tuple[Distinct, Copies]:
+    def _choose_left_out(self, rows: Rows) -> Chosen:
         """Choose distinct samples by their content: order and repetition do not matter."""
+        most = _MOST if self.n_left_out == "auto" else self.n_left_out
         found = Race(0, by_class=True).over(*rows[:3]).at(slice(most))
         return found, copies_of(found, rows)
 
     @stage("output training")
     def _try(
-        self,
-        normal: NormalEquations,
-        alphas: np.ndarray,
-        X: Any,
-        found: Distinct,
-        copies: Copies,
-        fewer: bool,
-        score: Any,
+        self, normal: NormalEquations, alphas: np.ndarray, X: Any, chosen: Chosen, score: Any
     ) -> Trial:
         """Scores of all penalties for this width; the outputs and weights of the best."""
-        path = RidgePath(normal, alphas, self.fit_intercept)
+        (found, copies), path = chosen, RidgePath(normal, alphas, self.fit_intercept)
+        # All widths are judged by the same samples, and scorers get the maximum number.
+        fewer = self.n_left_out == "auto" and score is None and len(self.gammas) == 1
         T, layer = one_hot(found.labels, len(self.classes_)), self._layer()
         parts, n = [], 0
         while n < len(T):
@@ -285,10 +274,10 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             known = LeftOutOutputs(self.classes_, found.labels, found.mass)
             scores = np.array([known.scored(score, each) for each in outputs])
         best = int(np.argmax(scores))
-        return Trial(layer, scores, best, outputs[best], *path.solution(best))
+        return Trial(layer, found, scores, best, outputs[best], *path.solution(best))
 
     @stage("back and evaluate")
-    def _keep_best(self, trials: list[Trial], alphas: np.ndarray, X: Any, found: Distinct) -> None:
+    def _keep_best(self, trials: list[Trial], alphas: np.ndarray, X: Any) -> None:
         """Keep the model of the best trial, the path and the temperature."""
         scores = np.concatenate([trial.scores for trial in trials])
         best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
@@ -303,8 +292,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         }
         self._keep_layer(best.layer)
         self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
-        self.n_left_out_ = n = len(best.outputs)
-        self._calibrate(best.outputs, X, found.labels[:n], found.mass[:n])
+        self.n_left_out_ = len(best.outputs)
+        self._calibrate(best.outputs, X, best.found.labels, best.found.mass)
 
     def plot_path(self, ax: Any = None) -> Any:
         """Plot the score over the penalties, a line for each width, and the pair chosen.
@@ -408,9 +397,13 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
 
 
 class Trial(NamedTuple):
-    """Result of one width: scores of all penalties; outputs and weights of the best one."""
+    """Result of one width: scores of all penalties; outputs and weights of the best one.
+
+    ``found`` are the samples that were left out.
+    """
 
     layer: HiddenLayer
+    found: Distinct
     scores: np.ndarray
     best: int
     outputs: np.ndarray
