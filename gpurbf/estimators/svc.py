@@ -316,6 +316,7 @@ class SVC(
         if used is not None and self._given():
             X = X[:, used]
         self.classes_, codes = check_labels(y, type(self).__name__, used is not None)
+        rows = Rows(X, codes, weights)
         mass = functools.partial(class_mass, codes, weights, len(self.classes_))
         self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
         C = self.class_weight_[codes]
@@ -326,13 +327,13 @@ class SVC(
         pairs, more = list(combinations(self.classes_, 2)), N_FOLDS * with_probabilities(self)
         progress = Progress(self, pairs, X, self.classes_[codes], more)
         with limited(self.n_jobs):
-            models = self._train(X, codes, weights, C, progress)
+            models = self._train(rows, C, progress)
             support = models.support if used is None else used[models.support]
             none = np.empty((0, 0))
             vectors = none if self._given() else rows_of(X, models.support, np.float64)
             self._keep(support, vectors, models)
             if more:
-                self._probA, self._probB = self._fit_sigmoids(X, codes, weights, progress)
+                self._probA, self._probB = self._fit_sigmoids(rows, progress)
         progress.finish()
         return self
 
@@ -364,17 +365,10 @@ class SVC(
         return X, y
 
     @stage("prepare", "samples gathered")
-    def _train(
-        self,
-        X: Any,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        C: np.ndarray,
-        progress: Progress,
-    ) -> PairModels:
+    def _train(self, rows: Rows, C: np.ndarray, progress: Progress) -> PairModels:
         """Train all pairs on the samples in use."""
-        given = self._given()
-        data, self._activation, self._gamma, self._quantizations = X, None, 0.0, None
+        (X, codes, weights, _), given = rows, self._given()
+        self._activation, self._gamma, self._quantizations = None, 0.0, None
         self._tol = float(self.tol)
         groups = group_samples(None if given else X, codes, weights)
         if not given:
@@ -398,7 +392,8 @@ class SVC(
             # scikit-learn's words, then ours.
             raise ValueError(
                 "The dual coefficients or intercepts are not finite. The input data may contain "
-                f"large values and need to be preprocessed. {overflow(self, data, 'Kernel values')}"
+                "large values and need to be preprocessed. "
+                f"{overflow(self, rows.X, 'Kernel values')}"
             ) from None
 
     def _train_pairs(
@@ -419,13 +414,12 @@ class SVC(
             **options,
         )
 
-    def _fit_sigmoids(
-        self, X: Any, codes: np.ndarray, weights: np.ndarray | None, progress: Progress
-    ) -> np.ndarray:
+    def _fit_sigmoids(self, rows: Rows, progress: Progress) -> np.ndarray:
         """Parameters of the pairs' sigmoids, from models like this one on four fifths of X."""
+        (X, codes, weights, _), given = rows, self._given()
         parameters = {
             "probability": "deprecated",
-            "kernel": "precomputed" if self._given() else self.kernel,
+            "kernel": "precomputed" if given else self.kernel,
             "gamma": self._gamma,
             "class_weight": dict(enumerate(self.class_weight_)),
             "verbose": False,
@@ -434,7 +428,6 @@ class SVC(
         model = SVC(**parameters_of(self, SVC) | parameters)
 
         def outputs(train: np.ndarray, test: np.ndarray) -> np.ndarray:
-            given = self._given()
             w = None if weights is None else weights[train]
             model.fit(X[np.ix_(train, train)] if given else X[train], codes[train], w)
             found = model._outputs(X[np.ix_(test, train)] if given else X[test])
