@@ -19,7 +19,7 @@ from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import Rows, check_finite, finite
-from gpurbf.estimators.fsvc import check_fsvc_parameters, check_fsvc_solver
+from gpurbf.estimators.fsvc import check_fsvc_parameters
 from gpurbf.fsvc.selection import Order, Selection, as_drawn, as_given
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
@@ -58,13 +58,12 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
         self : FSVC
         """
         model = self._new_model()
-        check_fsvc_parameters(model)
+        solver = check_fsvc_parameters(model)
         if model.radius == "ratio":
             raise ValueError(
                 "radius='ratio' makes a pass for each radius that it tries: on a cluster use "
                 "'auto', or a number."
             )
-        solver = check_fsvc_solver(model)
         if solver.needs == "samples" and getattr(solver, "learning_rate", None) is None:
             raise ValueError(
                 f"solver={model.solver!r} has to see all samples in one place: on a cluster use "

@@ -14,12 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.centers import CENTERS, most_centers
 from gpurbf.data.samples import shared_quantizations, with_room
 from gpurbf.estimators._base import StateMixin, say
-from gpurbf.estimators._validation import (
-    Rows,
-    check_layer_parameters,
-    check_samples,
-    profile_of,
-)
+from gpurbf.estimators._validation import Rows, check_layer_parameters, check_samples, profile_of
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides

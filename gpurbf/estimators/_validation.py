@@ -407,10 +407,9 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     if not callable(estimator.kernel):
         check_option("kernel", profile_of(estimator.kernel), PROFILES, "or a function of d²")
     check_option("metric", estimator.metric, METRICS)
-    check_option("precision", estimator.precision, PRECISIONS)
-    check_flag("fit_intercept", getattr(estimator, "fit_intercept", True))
-    check_verbose(estimator.verbose)
-    check_gamma(estimator.gamma, ("scale", "auto", "median"))
+    check_common_parameters(estimator)
+    names = "scale", "auto", "median"
+    check_option_or_number("gamma", estimator.gamma, names, numbers.Real, 0, above=True)
     if isinstance(estimator.centers, str):
         check_option("centers", estimator.centers, tuple(CENTERS), "or an array (m, n)")
         check_option_or_number("n_centers", estimator.n_centers, tuple(COUNTS), numbers.Integral, 1)
@@ -428,11 +427,14 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
     return centers
 
 
+def check_common_parameters(estimator: Any) -> None:
+    """Check what has the same name and the same values in several estimators."""
+    check_option("precision", estimator.precision, PRECISIONS)
+    check_verbose(estimator.verbose)
+    for name in ("break_ties", "fit_intercept", "shrinking", "shuffle"):
+        check_flag(name, getattr(estimator, name, True))
+
+
 def profile_of(kernel: Any) -> Any:
     """The kernel; "rbf" becomes "gaussian"."""
     return "gaussian" if isinstance(kernel, str) and kernel == "rbf" else kernel
-
-
-def check_gamma(gamma: Any, names: tuple[str, ...]) -> None:
-    """Check that gamma is a positive number or one of the names."""
-    check_option_or_number("gamma", gamma, names, numbers.Real, 0, above=True)

@@ -29,6 +29,7 @@ from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
     Rows,
     TrainingData,
+    check_common_parameters,
     check_finite,
     class_factors,
     class_mass,
@@ -50,16 +51,9 @@ from gpurbf.fsvc.selection import (
     pass_precision,
 )
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
-from gpurbf.layer.activation import PRECISIONS, Activation
+from gpurbf.layer.activation import Activation
 from gpurbf.runtime.arrays import beside, chosen, to_host
-from gpurbf.runtime.checks import (
-    check_flag,
-    check_number,
-    check_option,
-    check_option_or_number,
-    check_verbose,
-    plain,
-)
+from gpurbf.runtime.checks import check_number, check_option, check_option_or_number, plain
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
@@ -356,13 +350,11 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             With "ridge" after ``fit`` or after chunks for another solver: these keep no sums, so
             the sums start anew.
         """
-        check_fsvc_parameters(self)
-        first = not hasattr(self, "_selection")
-        sums = check_fsvc_solver(self).needs == "sums"
+        solver, first = check_fsvc_parameters(self), not hasattr(self, "_selection")
         radii = self.radius, self.eval_radius
         learns = self.solver != "one-hot" or any(isinstance(r, str) for r in radii)
         data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
-        if sums and not first and not hasattr(self, "_normal"):
+        if solver.needs == "sums" and not first and not hasattr(self, "_normal"):
             warn(
                 "fit keeps no sums to add to, nor does partial_fit with another solver: the "
                 "outputs are trained anew from this chunk on. Call partial_fit with this solver "
@@ -646,8 +638,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         return scores
 
 
-def check_fsvc_parameters(estimator: Any) -> None:
-    """Check every parameter that can be checked without data.
+def check_fsvc_parameters(estimator: Any) -> Any:
+    """Check every parameter that can be checked without data; return the solver.
 
     Raises
     ------
@@ -669,15 +661,13 @@ def check_fsvc_parameters(estimator: Any) -> None:
     check_option("metric", estimator.metric, METRICS)
     check_option("selection", estimator.selection, SELECTIONS)
     check_option("outside", estimator.outside, ("nearest", "zero"))
-    check_option("precision", estimator.precision, PRECISIONS)
+    check_common_parameters(estimator)
     check_number("learning_rate", estimator.learning_rate, numbers.Real, 0)
     check_number("n_epochs", estimator.n_epochs, numbers.Integral, 1)
     check_number("alpha", estimator.alpha, numbers.Real, 0, above=True)
     if estimator.max_centers is not None:
         check_number("max_centers", estimator.max_centers, numbers.Integral, 1)
-    check_flag("shuffle", estimator.shuffle)
-    check_verbose(estimator.verbose)
-    check_fsvc_solver(estimator)
+    return check_fsvc_solver(estimator)
 
 
 def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:

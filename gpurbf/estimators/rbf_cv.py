@@ -269,7 +269,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         outputs, T, found = np.concatenate(parts, axis=1), T[:n], found.at(slice(n))
         check_finite(self, X, outputs=outputs)
         if score is None:
-            scores = squared_errors(outputs, T, found.mass)
+            errors = np.square(outputs - T).mean(axis=2)
+            scores = -np.average(errors, axis=1, weights=found.mass)
         else:
             known = LeftOutOutputs(self.classes_, found.labels, found.mass)
             scores = np.array([known.scored(score, each) for each in outputs])
@@ -325,11 +326,6 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         ax.set(xscale="log", xlabel="alpha", ylabel=f"leave-one-out {name}")
         ax.legend()
         return ax
-
-
-def squared_errors(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The negative mean squared error of each of the outputs (p, N, k) for targets T (N, k)."""
-    return -np.average(np.square(outputs - T).mean(axis=2), axis=1, weights=weights)
 
 
 def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:

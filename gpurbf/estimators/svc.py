@@ -34,8 +34,8 @@ from gpurbf.estimators._base import (
 from gpurbf.estimators._fitted_layer import warn_if_sparse_takes_long
 from gpurbf.estimators._validation import (
     Rows,
+    check_common_parameters,
     check_finite,
-    check_gamma,
     check_labels,
     check_samples,
     check_weights,
@@ -44,14 +44,14 @@ from gpurbf.estimators._validation import (
     class_mass,
     overflow,
 )
-from gpurbf.layer.activation import PRECISIONS, Activation
+from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.layer.sparse import SparseLayer, canonical_csr
 from gpurbf.runtime.arrays import beside, chosen, is_resident, library, to_host
-from gpurbf.runtime.checks import check_flag, check_number, check_option, check_verbose
+from gpurbf.runtime.checks import check_flag, check_number, check_option, check_option_or_number
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.lazy import lazy_module
@@ -342,7 +342,7 @@ class SVC(
         """Validate X and y; for a kernel function X becomes the matrix of kernel values."""
         self._sparse = False
         self._fitted_kernel = self.kernel
-        for name in ("_X_fit", "n_features_in_", "feature_names_in_"):
+        for name in ("_X_fit", "n_features_in_", "feature_names_in_", "_probA", "_probB"):
             self.__dict__.pop(name, None)  # of an earlier fit
         if callable(self.kernel):
             check_consistent_length(X, y)
@@ -459,7 +459,6 @@ class SVC(
         self.fit_status_ = int(not all(solution.converged for solution in solutions))
         self.backend_ = models.backend
         self.backend_info_ = models.description
-        self._probA = self._probB = np.empty(0)
         self._cache = {}  # filled in place, so predictions set no attribute
 
     def _set_coefficients(self, dual_coef: np.ndarray, intercept: np.ndarray) -> None:
@@ -945,14 +944,12 @@ def check_parameters(estimator: Any) -> None:
         check_option("kernel", estimator.kernel, (*KERNELS, "precomputed"), "or a function")
     # 0 makes the kernel constant, but scikit-learn allows it.
     if not (isinstance(estimator.gamma, numbers.Real) and estimator.gamma == 0):
-        check_gamma(estimator.gamma, ("scale", "auto"))
+        names = "scale", "auto"
+        check_option_or_number("gamma", estimator.gamma, names, numbers.Real, 0, above=True)
     check_number("degree", estimator.degree, numbers.Integral, 0)
     check_number("coef0", estimator.coef0, numbers.Real, -np.inf)
     check_number("tol", estimator.tol, numbers.Real, 0, above=True)
     check_number("cache_size", estimator.cache_size, numbers.Real, 0, above=True)
     check_number("max_iter", estimator.max_iter, numbers.Integral, -1)
     check_option("decision_function_shape", estimator.decision_function_shape, ("ovr", "ovo"))
-    check_option("precision", estimator.precision, PRECISIONS)
-    for name in ("break_ties", "shrinking"):
-        check_flag(name, getattr(estimator, name))
-    check_verbose(estimator.verbose)
+    check_common_parameters(estimator)
