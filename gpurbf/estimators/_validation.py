@@ -19,7 +19,7 @@ from sklearn import get_config  # type: ignore[attr-defined]
 from sklearn.externals.array_api_compat import array_namespace, is_array_api_obj
 from sklearn.utils._array_api import _convert_to_numpy
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_array, validate_data
 
 from gpurbf.centers import CENTERS, COUNTS
 from gpurbf.data.exact_sums import exact_sum
@@ -416,15 +416,11 @@ def check_layer_parameters(estimator: Any, n_features: int) -> Any:
         return estimator.centers
     centers = on_host(estimator.centers)
     centers = centers.toarray() if sp.issparse(centers) else np.array(centers)  # the model's own
-    if centers.dtype not in DTYPES:
-        centers = centers.astype(np.float64)
     if centers.ndim != 2 or centers.shape[1] != n_features or not len(centers):
         raise ValueError(
             f"centers must have shape (m, {n_features}) to match X, got {centers.shape}."
         )
-    if not np.isfinite(centers).all():
-        raise ValueError("centers contains NaN or infinity.")
-    return centers
+    return check_array(centers, dtype=list(DTYPES), input_name="centers")
 
 
 def check_common_parameters(estimator: Any) -> None:

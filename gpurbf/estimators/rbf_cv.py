@@ -275,16 +275,17 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             known = LeftOutOutputs(self.classes_, found.labels, found.mass)
             scores = np.array([known.scored(score, each) for each in outputs])
         best = int(np.argmax(scores))
-        return Trial(layer, found, scores, best, outputs[best], *path.solution(best))
+        return Trial(layer, found, scores, outputs[best], *path.solution(best))
 
     @stage("back and evaluate")
     def _keep_best(self, trials: list[Trial], alphas: np.ndarray, X: Any) -> None:
         """Keep the model of the best trial, the path and the temperature."""
         scores = np.concatenate([trial.scores for trial in trials])
-        best = trials[int(np.argmax([trial.scores[trial.best] for trial in trials]))]
-        self.alpha_, self.gamma_ = float(alphas[best.best]), best.layer.activation.gamma
+        best = trials[int(np.argmax([trial.scores.max() for trial in trials]))]
+        self.alpha_ = float(alphas[best.scores.argmax()])
+        self.gamma_ = best.layer.activation.gamma
         self.best_params_ = {"alpha": self.alpha_, "gamma": self.gamma_}
-        self.best_score_ = float(best.scores[best.best])
+        self.best_score_ = float(best.scores.max())
         self.cv_results_ = {
             "param_gamma": np.repeat([each.layer.activation.gamma for each in trials], len(alphas)),
             "param_alpha": np.tile(alphas, len(trials)),
@@ -401,7 +402,6 @@ class Trial(NamedTuple):
     layer: HiddenLayer
     found: Distinct
     scores: np.ndarray
-    best: int
     outputs: np.ndarray
     W: np.ndarray
     intercept: np.ndarray

@@ -9,7 +9,7 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -231,8 +231,8 @@ class SVC(
 
     kernel: Any
     _fitted_kernel: Any
-    # Not pickled: the layer and weights for predictions.
-    _cache: dict[str, _Prepared]
+    # Not pickled: what predictions need, and what it was made of.
+    _cache: dict[str, Any]
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
 
@@ -732,11 +732,11 @@ class SVC(
     @stage("back and evaluate", "scores")
     def _pair_outputs(self, X: Any) -> Any:
         with limited(self.n_jobs):
-            ready = self._prepared()
-            if ready.layer is None:
-                outputs = row_products(X[:, self.support_], ready.weights)
+            layer, weights = self._prepared()
+            if layer is None:
+                outputs = row_products(X[:, self.support_], weights)
             else:
-                outputs = ready.layer.matvec(X, ready.weights)
+                outputs = layer.matvec(X, weights)
                 outputs = outputs.astype(np.float64, copy=False)
         outputs += beside(outputs, self._intercept_)
         check_finite(self, X, outputs=outputs)
@@ -764,18 +764,17 @@ class SVC(
             check_result(shape, np.dtype(np.float64), "outputs", cure, copies=2)
         return X
 
-    def _prepared(self) -> _Prepared:
-        """The layer and weights for predictions of the model, on the backend selected now."""
+    def _prepared(self) -> tuple[HiddenLayer | SparseLayer | None, Any]:
+        """The layer for predictions, on the backend selected now, and weights as it takes them."""
         V, dual_coef = self.support_vectors_, self._dual_coef_
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
         made_of = V, dual_coef, name, self.precision
         ready = self._cache.get("ready")
-        if ready is None or not all(map(operator.is_, ready.made_of, made_of)):
+        if ready is None or not all(map(operator.is_, ready[0], made_of)):
             W = pair_weights(np.asarray(dual_coef), self._n_support)
-            made: Any
             if self._activation is None:
-                made = None, W.dense()
+                made: Any = None, W.dense()
             else:
                 made = support_layer(
                     V,
@@ -787,8 +786,8 @@ class SVC(
                     quantizations=self._quantizations,
                     tol=self._tol,
                 )
-            ready = self._cache["ready"] = _Prepared(made_of, *made)
-        return ready
+            ready = self._cache["ready"] = made_of, made
+        return ready[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_cache": {}}
@@ -824,14 +823,6 @@ def _copy(source: Any, target: Any) -> None:
     for name in _SAME:
         if hasattr(source, name):  # some are there only for some kernels or data
             setattr(target, name, getattr(source, name))
-
-
-class _Prepared(NamedTuple):
-    """The layer and weights for predictions, and the objects that they were made from."""
-
-    made_of: tuple[Any, ...]
-    layer: HiddenLayer | SparseLayer | None
-    weights: Any  # as the layer takes them
 
 
 class Progress:

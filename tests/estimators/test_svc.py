@@ -272,7 +272,7 @@ def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
     X = (X + 3).astype(dtype)
     model = SVC(kernel="linear", C=0.1, decision_function_shape="ovo", backend=backend).fit(X, y)
     outputs = model.decision_function(X).reshape(300, -1)
-    assert len(model._prepared().layer.centers) == outputs.shape[1] < len(model.support_)
+    assert len(model._prepared()[0].centers) == outputs.shape[1] < len(model.support_)
     K = X.astype(float) @ model.support_vectors_.astype(float).T
     W = pair_weights(model._dual_coef_, model._n_support).dense()
     truth = (-1 if classes == 2 else 1) * (K @ W + model._intercept_)
