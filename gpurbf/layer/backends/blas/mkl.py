@@ -10,7 +10,6 @@ import ctypes.util
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from ctypes import c_double, c_float
 from pathlib import Path
@@ -64,28 +63,29 @@ def _call(symbol: str, *arguments: Any) -> None:
     getattr(_library(), symbol)(*map(word, arguments))
 
 
-def _gemm(symbol: str, scalar: Any) -> Callable[[Any, Any, Any], None]:
-    """cblas_?gemm for A Bᵀ, all three C-contiguous."""
+def _typed(name: str, dtype: np.dtype) -> tuple[str, Any]:
+    """The function of CBLAS for a dtype, and the type of its scalars."""
+    letter, scalar = ("s", c_float) if dtype == np.float32 else ("d", c_double)
+    return f"cblas_{letter}{name}_64", scalar
 
-    def multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
-        (N, n), m = A.shape, len(B)
-        if not (N and m and n):
-            out[:] = 0
-            return
-        order = _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE
-        _call(symbol, *order, N, m, n, scalar(1), A, n, B, n, scalar(0), out, m)
 
-    return multiply
+def _multiply(A: np.ndarray, B: np.ndarray, out: np.ndarray) -> None:
+    """Write A Bᵀ, all three C-contiguous, by cblas_?gemm."""
+    (N, n), m = A.shape, len(B)
+    if not (N and m and n):
+        out[:] = 0
+        return
+    symbol, scalar = _typed("gemm", out.dtype)
+    order = _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE
+    _call(symbol, *order, N, m, n, scalar(1), A, n, B, n, scalar(0), out, m)
 
 
 def _gram(H: np.ndarray) -> np.ndarray:
     """The lower triangle of HᵀH, by cblas_?syrk, and zeros."""
     N, m = H.shape
-    single = H.dtype == np.float32
-    scalar: Any = c_float if single else c_double
     G = np.zeros((m, m), H.dtype)
     if N and m:
-        symbol = "cblas_ssyrk_64" if single else "cblas_dsyrk_64"
+        symbol, scalar = _typed("syrk", H.dtype)
         order = _ROW_MAJOR, _LOWER, _TRANSPOSE
         _call(symbol, *order, m, N, scalar(1), H, m, scalar(0), G, m)
     return G
@@ -93,10 +93,7 @@ def _gram(H: np.ndarray) -> np.ndarray:
 
 def products(dtype: np.dtype, n: int, quantization: bool) -> Gemm:
     """The product that `numpy` takes, by MKL."""
-    product = numpy_.products(dtype, n, quantization)
-    single = product is numpy_.FLOAT32
-    symbol, scalar = ("cblas_sgemm_64", c_float) if single else ("cblas_dgemm_64", c_double)
-    return product._replace(multiply=_gemm(symbol, scalar), square=_gram)
+    return numpy_.products(dtype, n, quantization)._replace(multiply=_multiply, square=_gram)
 
 
 def load() -> Backend:
