@@ -110,8 +110,8 @@ class SparseProductLayer(MatrixProductLayer):
     def __init__(self, C: Any, activation: Activation, dtype: Any) -> None:
         super().__init__(_PRODUCT, C, activation, dtype, None)
         self._centers = C
-        if sp.issparse(self.distance.centers):
-            self.distance = self.distance._replace(centers=Columns(self.distance.centers))
+        if sp.issparse(self.centers):
+            self.centers = Columns(self.centers)
 
     def _tile(self, X: Any, out: np.ndarray) -> None:
         if self.activation.metric == "manhattan":
@@ -121,11 +121,9 @@ class SparseProductLayer(MatrixProductLayer):
         else:
             super()._tile(X, out)
 
-    def moved(
-        self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
-    ) -> tuple[Any, np.ndarray]:
+    def moved(self, A: Any, coefficients: Coefficients) -> tuple[Any, Any]:
         """A, not shifted, as the product reads it, and the terms of its rows."""
-        A = A.astype(dtype, copy=False)
+        A = A.astype(np.float64, copy=False)
         terms = squared_norms(A) if coefficients.quadratic else np.zeros(A.shape[0])
         if not sp.issparse(A):  # dense centers: an entry of a sample is multiplied by a row of Aᵀ
             A = np.ascontiguousarray(A.T).view()

@@ -179,9 +179,8 @@ def test_each_row_is_shifted_alone(dtype, n_jobs):
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1e-3), backend="numpy")
     prepared = layer._prepare(layer.quantization)
     X = X if layer.quantization is None else quantize_or_keep(X).values
-    d, product = prepared.distance, prepared.product
-    given = d.shift, product.dtype, d.row, d.column_terms.dtype
+    terms = prepared.distance.terms.row
     with limited(n_jobs):
-        whole = prepared.moved(X, *given)
-    rows = zip(*(prepared.moved(X[i : i + 1], *given) for i in range(len(X))))
+        whole = prepared.moved(X, terms)
+    rows = zip(*(prepared.moved(X[i : i + 1], terms) for i in range(len(X))))
     np.testing.assert_equal(list(whole), list(map(np.concatenate, rows)))

@@ -18,7 +18,7 @@ from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.matvec import ByTiles
-from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
+from gpurbf.layer.distance import INT32_FEATURES, Coefficients, Terms, terms_of, unit
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
@@ -60,18 +60,16 @@ class Gemm(NamedTuple):
     square: Callable[[np.ndarray], np.ndarray] = _square
 
 
-class ShiftedCenters(NamedTuple):
-    """Centers as a product reads them, and what turns products with samples into distances.
+class Shifted(NamedTuple):
+    """What rows are shifted by for a product, and how it becomes the value of a metric.
 
-    The distance is ``factor * (row + column + alpha * product)``: ``row`` gives the coefficients of
-    a sample's term, ``column_terms`` are those of the centers. Samples are shifted by ``shift``.
+    The value is ``factor * (row + column + alpha * product)``. ``terms`` has the coefficients of a
+    sample's and of a center's term, which are of the dtype ``kind``, and alpha.
     """
 
-    centers: Any
     shift: Any
-    column_terms: Any
-    row: Coefficients
-    alpha: int
+    terms: Terms
+    kind: np.dtype
     factor: float
 
 
@@ -85,32 +83,26 @@ def row_terms(coefficients: Coefficients, A: np.ndarray) -> np.ndarray:
     return terms + coefficients.constant
 
 
-def shifted_centers(
-    moved: Callable[..., tuple[Any, Any]],
-    product: Gemm,
+def shifted(
     C: Any,
     metric: str,
     dtype: np.dtype,
     quantization: Quantization | None,
-) -> ShiftedCenters:
-    """Centers C (m, n) made ready for a product, for activations of that dtype.
+    shift: int = 0,
+    centered: bool = True,
+) -> Shifted:
+    """How to shift samples and centers C (m, n), for activations of that dtype.
 
-    ``moved(C, shift, dtype, coefficients, terms_dtype)`` is C - shift as the product reads
-    it, and the terms of its rows.
+    Codes are shifted by ``shift``, numbers by the mean of the centers if they are ``centered``.
     """
-    n = C.shape[1]
+    n, factor = C.shape[1], unit(metric, quantization)
     if quantization is not None:
-        s = product.shift
-        terms = terms_of(metric, n, quantization, s, s)
         kind = np.dtype(np.int32 if n <= INT32_FEATURES else np.float64)
-    else:
-        # A shift that float32 holds exactly is the same number for samples of every dtype.
-        mean = product.centered and metric != "dot" and len(C) > 0
-        s = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0
-        terms, kind = terms_of(metric, n, None), dtype
-    centers, columns = moved(C, s, product.dtype, terms.column, kind)
-    factor = unit(metric, quantization)
-    return ShiftedCenters(centers, s, columns, terms.row, terms.alpha, factor)
+        return Shifted(shift, terms_of(metric, n, quantization, shift, shift), kind, factor)
+    # A shift that float32 holds exactly is the same number for samples of every dtype.
+    mean = centered and metric == "euclidean" and len(C) > 0
+    s = C.mean(axis=0, dtype=np.float64).astype(np.float32) if mean else 0
+    return Shifted(s, terms_of(metric, n, None), dtype, factor)
 
 
 class MatrixProductLayer(ByTiles):
@@ -127,8 +119,9 @@ class MatrixProductLayer(ByTiles):
         self.product, self.activation = product, activation
         self.dtype, self.m = np.dtype(dtype), C.shape[0]
         self.rows = forced_tile().M or _ROWS  # of a tile
-        metric = activation.metric
-        self.distance = shifted_centers(self.moved, product, C, metric, self.dtype, quantization)
+        how = quantization, product.shift, product.centered
+        self.distance = shifted(C, activation.metric, self.dtype, *how)
+        self.centers, self.column_terms = self.moved(C, self.distance.terms.column)
         # Products of data, not of codes, are what a linear kernel is.
         self._products_are_values = activation.linear and quantization is None
 
@@ -185,17 +178,17 @@ class MatrixProductLayer(ByTiles):
         """Write the activations of a few rows: product, then terms, metric and profile at once."""
         product, d = self.product, self.distance
         with stage("prepare", "samples shifted, norms"):
-            kind = d.column_terms.dtype
-            packed, terms = self.moved(X, d.shift, product.dtype, d.row, kind)
+            packed, terms = self.moved(X, d.terms.row)
             count(nbytes=X.size * X.dtype.itemsize + packed.size * packed.dtype.itemsize)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
             in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
             P = out.view(product.out_dtype) if in_place else np.empty(out.shape, product.out_dtype)
-            product.multiply(packed, d.centers, P)
+            product.multiply(packed, self.centers, P)
             if not self._products_are_values:
-                rule = tile_layer.epilogue_of(self.activation, d.alpha, d.factor, out.dtype)
-                given = P, terms, d.column_terms, rule, out
+                alpha, factor = d.terms.alpha, d.factor
+                rule = tile_layer.epilogue_of(self.activation, alpha, factor, out.dtype)
+                given = P, terms, self.column_terms, rule, out
 
                 def activate(rows: slice) -> None:
                     activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
@@ -207,13 +200,12 @@ class MatrixProductLayer(ByTiles):
                 apply_own(self.activation.profile, out)
             count(operations=2 * X.size * out.shape[1], kind=product.arithmetic)
             count(nbytes=packed.size * packed.dtype.itemsize)
-            count(nbytes=d.centers.nbytes + out.nbytes)
+            count(nbytes=self.centers.nbytes + out.nbytes)
 
-    def moved(
-        self, A: Any, shift: Any, dtype: Any, coefficients: Coefficients, terms_dtype: Any
-    ) -> tuple[Any, np.ndarray]:
-        """A - shift as the product reads it, and what each row adds to its distances."""
-        moved, terms = np.empty(A.shape, dtype), np.empty(len(A), terms_dtype)
+    def moved(self, A: Any, coefficients: Coefficients) -> tuple[Any, Any]:
+        """Rows of A, shifted, as the product reads them, and what each adds to its distances."""
+        shift, dtype = self.distance.shift, self.product.dtype
+        moved, terms = np.empty(A.shape, dtype), np.empty(len(A), self.distance.kind)
 
         def task(rows: slice) -> None:
             # Subtract before a float64 sample is rounded to float32, and a float32 one in float64.

@@ -23,7 +23,7 @@ import numpy as np
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import INSTALL, Backend, get_backend
-from gpurbf.layer.backends.blas.matmul import Gemm, shifted_centers
+from gpurbf.layer.backends.blas.matmul import Gemm, shifted
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows, rule, write_outputs, write_scores
 from gpurbf.layer.backends.cuda.device import Device, Needs, device_backend
 from gpurbf.layer.distance import Coefficients
@@ -97,59 +97,48 @@ class CublasLayer:
         self.dtype, (self.m, n), quantized = np.dtype(dtype), C.shape, quantization is not None
         self.product = product_of(xp, self.dtype, n, quantized, tf32, device.tensor_floats)
         self.arithmetic = self.product.arithmetic
-        moved = partial(self._moved, "centers")
-        metric = activation.metric
-        d = shifted_centers(moved, self.product, C, metric, self.dtype, quantization)
-        if not hasattr(d.shift, "shape"):
-            d = d._replace(shift=xp.full(n, d.shift, np.float32))
-        self.distance = d
-        self._rule = rule(activation, d.alpha, d.factor, self.dtype)
-        packed = d.centers.shape[1] * np.dtype(self.product.dtype).itemsize
-        products = len(d.centers) * np.dtype(self.product.out_dtype).itemsize
+        d = shifted(C, activation.metric, self.dtype, quantization, self.product.shift)
+        self._row_terms, self._terms_dtype = d.terms.row, d.kind
+        self._shift = xp.empty(n, np.float32)
+        self._shift[...] = d.shift
+        self.centers, self.column_terms = self._moved("centers", C, d.terms.column)
+        self._rule = rule(activation, d.terms.alpha, d.factor, self.dtype)
+        packed = self.centers.shape[1] * np.dtype(self.product.dtype).itemsize
+        products = len(self.centers) * np.dtype(self.product.out_dtype).itemsize
         # Rows whose products are activated together.
         self._chunk = max(_LEAST, _CHUNK_BYTES // max(1, products))
         # Memory of a row: packed, with its terms; and of a row of a chunk: its products.
         self.needs = Needs(packed + 16, products, self._chunk)
 
-    def _moved(
-        self,
-        side: str,
-        A: Any,
-        shift: Any,
-        dtype: Any,
-        coefficients: Coefficients,
-        terms_dtype: Any,
-    ) -> tuple[Any, Any]:
-        """A - shift as the product reads "samples" or "centers", and the terms of its rows."""
+    def _moved(self, side: str, A: Any, coefficients: Coefficients) -> tuple[Any, Any]:
+        """A, shifted, as the product reads "samples" or "centers", and the terms of its rows."""
         xp, product, (N, n) = self.xp, self.product, A.shape
-        shift = shift if hasattr(shift, "shape") else xp.full(n, shift, np.float32)
-        itemsize, group = np.dtype(dtype).itemsize, product.group
+        itemsize, group = np.dtype(product.dtype).itemsize, product.group
         inputs = group if n * itemsize < _LONG else _LINE // itemsize
         width, rows = -(-n // inputs) * inputs, -(-N // group) * group
         parts = side if product.parts else None
-        packed = xp.empty((N if side == "samples" else rows, width * (3 if parts else 1)), dtype)
-        terms = xp.empty(N, terms_dtype)
-        move_rows(xp, A, shift, coefficients, packed, terms, parts)
+        shape = N if side == "samples" else rows, width * (3 if parts else 1)
+        packed, terms = xp.empty(shape, product.dtype), xp.empty(N, self._terms_dtype)
+        move_rows(xp, A, self._shift, coefficients, packed, terms, parts)
         return packed, terms
 
     def _products(self, X: Any) -> Iterator[tuple[slice, Any, Any]]:
         """Rows, their products with the centers (next rows reuse this memory), and their terms."""
-        product, d, N, rows = self.product, self.distance, len(X), self._chunk
+        product, N, rows = self.product, len(X), self._chunk
         with stage("prepare", "samples shifted, norms"):
-            kind = d.column_terms.dtype
-            A, terms = self._moved("samples", X, d.shift, product.dtype, d.row, kind)
+            A, terms = self._moved("samples", X, self._row_terms)
             count(nbytes=X.nbytes + A.nbytes)
-        P = self.xp.empty((min(N, rows), len(d.centers)), product.out_dtype)
+        P = self.xp.empty((min(N, rows), len(self.centers)), product.out_dtype)
         for start in range(0, N, rows):
             part = slice(start, min(start + rows, N))
             some = P[: part.stop - start]
-            product.multiply(A[part], d.centers, some)
+            product.multiply(A[part], self.centers, some)
             yield part, some, terms[part]
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
         for part, P, terms in self._products(X):
-            write_outputs(self.xp, self._rule, P, terms, self.distance.column_terms, out[part])
+            write_outputs(self.xp, self._rule, P, terms, self.column_terms, out[part])
 
     def pack_weights(self, W: Any) -> Any:
         """W (m, k) stored by output (k, m), so that a warp reads a row of it."""
@@ -157,9 +146,8 @@ class CublasLayer:
 
     def matvec(self, X: Any, W: Any, out: Any) -> None:
         """Write H @ W (N, k) into ``out``; at most a chunk of H exists at a time."""
-        xp, columns = self.xp, self.distance.column_terms
         for part, P, terms in self._products(X):
-            write_scores(xp, self._rule, P, terms, columns, W, out[part])
+            write_scores(self.xp, self._rule, P, terms, self.column_terms, W, out[part])
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:

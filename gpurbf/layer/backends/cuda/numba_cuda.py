@@ -17,10 +17,11 @@ import numpy as np
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import DOT, SQUARED, Activation, Epilogue, form, in_tile
 from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
+from gpurbf.layer.backends.blas.matmul import shifted
 from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
 from gpurbf.layer.backends.cuda.device import Device, Needs, device_backend
-from gpurbf.layer.distance import INT32_FEATURES, Coefficients, terms_of, unit
+from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 
@@ -62,28 +63,25 @@ class CudaTileLayer:
         (self.m, n), metric = C.shape, activation.metric
         self.xp, self.device = xp, device
         self.activation, self.dtype = activation, np.dtype(dtype)
-        # With more inputs, distances of codes do not fit in 32 bits, but float64 holds them.
-        self.exact = quantization is not None and n <= INT32_FEATURES
-        numbers = self.dtype if quantization is None else np.dtype(np.float64)
+        # Without quantization both sides are centered, or float32 loses its digits far from 0.
+        d, a = shifted(C, metric, self.dtype, quantization), activation
+        self._row_terms, self._terms_dtype, of_sum = d.terms.row, d.kind, form(a)
+        self._shift = xp.empty(n, np.float32)
+        self._shift[...] = d.shift
+        # Codes, unless their distances do not fit in 32 bits: float64 holds them.
+        self.exact = d.kind == np.int32
+        self._packed_dtype = np.dtype(np.uint8) if self.exact else d.kind
         if self.exact:
             codes = "mma" if device.capability >= (8, 0) else "dp4a"
             self.product = "sad" if metric == "manhattan" else codes
             self.arithmetic = "8-bit differences" if self.product == "sad" else "8-bit products"
         else:
             self.product = "manhattan" if metric == "manhattan" else "multiply"
-            self.arithmetic = numbers.name
-        self._packed_dtype = np.dtype(np.uint8) if self.exact else numbers
-        self._terms_dtype = np.dtype(np.int32) if self.exact else numbers
-        # Without quantization both sides are centered, or float32 loses its digits far from 0.
-        self._shift = xp.zeros(n, np.float32)
-        if quantization is None and metric == "euclidean" and self.m:
-            self._shift[...] = C.mean(axis=0, dtype=np.float64)
-        terms, a = terms_of(metric, n, quantization), activation
-        self._row_terms, of_sum = terms.row, form(a)
+            self.arithmetic = d.kind.name
         if self.exact and of_sum == SQUARED:
             of_sum = DOT  # an exact distance is never negative
         self._epilogue = Epilogue(
-            terms.alpha, unit(metric, quantization), of_sum, profiles.NUMBERS[in_tile(a)],
+            d.terms.alpha, d.factor, of_sum, profiles.NUMBERS[in_tile(a)],
             float(a.gamma), float(a.coef0), int(a.degree),
         )  # fmt: skip
         self.shape = _stated(forced_tile(), self.product)  # None: each launch chooses
@@ -92,7 +90,7 @@ class CudaTileLayer:
         # Memory of a row besides the row itself: the packed row and its term.
         self.needs = Needs(self._length * self._packed_dtype.itemsize + 16)
         self._centers = self._made(self.m, self.m)
-        self._pack(C, terms.column, self._centers)
+        self._pack(C, d.terms.column, self._centers)
         self._samples = threading.local()
         # Arguments for out, weights and sums if a kernel ignores them.
         nothing = xp.empty((1, 1), self.dtype), xp.empty((1, 1), self.dtype), xp.empty((1, 1, 1))

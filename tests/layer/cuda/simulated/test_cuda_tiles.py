@@ -8,7 +8,7 @@ from standin import GAUSSIAN
 from benchmarks import _cuda_naive_kernels
 from gpurbf.layer.activation import DOT, SQUARED, Activation
 from gpurbf.layer.backends import Tile, forced
-from gpurbf.layer.backends.cuda import numba_cuda
+from gpurbf.layer.backends.blas import matmul
 from gpurbf.layer.backends.cuda.device import Device
 from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, tile
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
@@ -124,7 +124,7 @@ def test_shares_of_scores_are_added_in_float64():
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_distances_beyond_32_bits_stay_exact(metric, monkeypatch):
-    monkeypatch.setattr(numba_cuda, "INT32_FEATURES", 64)
+    monkeypatch.setattr(matmul, "INT32_FEATURES", 64)
     X, C = data(np.uint8, 5, 6, 2 * 64 + 3)
     H = activations_of(X, C, of(metric), quantization=PIXELS)
     np.testing.assert_array_equal(H, integers(X, C, metric))
