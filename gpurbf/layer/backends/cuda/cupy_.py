@@ -25,7 +25,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import INSTALL, Backend, get_backend
 from gpurbf.layer.backends.blas.matmul import Gemm, shifted
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows, rule, write_outputs, write_scores
-from gpurbf.layer.backends.cuda.device import Device, Needs, device_backend
+from gpurbf.layer.backends.cuda.device import Device, device_backend
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import count, stage
@@ -107,8 +107,8 @@ class CublasLayer:
         products = len(self.centers) * np.dtype(self.product.out_dtype).itemsize
         # Rows whose products are activated together.
         self._chunk = max(_LEAST, _CHUNK_BYTES // max(1, products))
-        # Memory of a row: packed, with its terms; and of a row of a chunk: its products.
-        self.needs = Needs(packed + 16, products, self._chunk)
+        # Memory of a row: packed, with its terms, and its products.
+        self.row_bytes = packed + 16 + products
 
     def _moved(self, side: str, A: Any, coefficients: Coefficients) -> tuple[Any, Any]:
         """A, shifted, as the product reads "samples" or "centers", and the terms of its rows."""

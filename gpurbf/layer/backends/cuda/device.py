@@ -61,21 +61,6 @@ class Device(NamedTuple):
         return self.capability in ((8, 0), (9, 0), (10, 0), (10, 3))
 
 
-class Needs(NamedTuple):
-    """Bytes per row besides itself and its result, and ``scratch`` of the first ``chunk`` rows."""
-
-    row: float
-    scratch: float = 0
-    chunk: float = 0
-
-    def rows(self, free: float, more: float) -> float:
-        """How many rows fit in ``free`` bytes if each takes ``more`` bytes in addition."""
-        few = free / max(1.0, self.row + self.scratch + more)
-        if few <= self.chunk or not self.scratch:
-            return few
-        return (free - self.chunk * self.scratch) / max(1.0, self.row + more)
-
-
 class Memory:
     """The device memory that this process takes."""
 
@@ -185,7 +170,7 @@ class OnDevice(Protocol):
     """A backend's layer on arrays of the device, a tile at a time, on the current stream.
 
     All arrays that its methods take are CuPy's, except W, which may also be on the host; X (N, n)
-    is C-contiguous. ``needs`` is the memory that a method takes per row of X, besides X and H.
+    is C-contiguous. ``row_bytes`` is the memory that a method takes per row of X, besides X and H.
     ``arithmetic`` is the kind of its products. `DeviceLayer` applies profiles that are callables.
     """
 
@@ -193,7 +178,7 @@ class OnDevice(Protocol):
     m: int
     activation: Activation
     arithmetic: str
-    needs: Needs
+    row_bytes: int
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
@@ -211,9 +196,9 @@ class DeviceLayer:
     def __init__(self, memory: Memory, device: Device, layer: OnDevice) -> None:
         self._memory, self._device, self._layer = memory, device, layer
         self._profile = layer.activation.profile if callable(layer.activation.profile) else None
-        self.dtype, needs = layer.dtype, layer.needs
+        self.dtype = layer.dtype
         apart = 2 * layer.m * self.dtype.itemsize if self._profile else 0
-        self._needs = needs._replace(row=needs.row + apart)
+        self._row_bytes = layer.row_bytes + apart
 
     def _tiled(
         self,
@@ -230,7 +215,7 @@ class DeviceLayer:
         the sources)`` gets all its arguments on the device, and writes the first.
         """
         memory, N, done = self._memory, len(sources[0]), 0
-        fits = self._needs.rows(memory.free_bytes() - fixed, more)
+        fits = (memory.free_bytes() - fixed) / (self._row_bytes + more)
         if not all(A is None or is_resident(A) for A in (*sources, out)):
             fits = min(fits, max(_LEAST, _HOST_BYTES / max(1.0, more)))
         rows = int(max(1, min(N, fits, most)))

@@ -20,7 +20,7 @@ from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
 from gpurbf.layer.backends.blas.matmul import shifted
 from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
-from gpurbf.layer.backends.cuda.device import Device, Needs, device_backend
+from gpurbf.layer.backends.cuda.device import Device, device_backend
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
@@ -88,7 +88,7 @@ class CudaTileLayer:
         length = registers.SLICE // self._packed_dtype.itemsize
         self._length = max(1, -(-n // length)) * length
         # Memory of a row besides the row itself: the packed row and its term.
-        self.needs = Needs(self._length * self._packed_dtype.itemsize + 16)
+        self.row_bytes = self._length * self._packed_dtype.itemsize + 16
         self._centers = self._made(self.m, self.m)
         self._pack(C, d.terms.column, self._centers)
         self._samples = threading.local()
