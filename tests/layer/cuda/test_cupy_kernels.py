@@ -167,7 +167,7 @@ def test_scores_are_activations_times_weights(both, monkeypatch, N, m, k):
     for xp in both:
         H, S = xp.empty((N, m), np.float32), xp.empty((N, k), np.float32)
         given = xp.asarray(P), xp.asarray(rows), xp.asarray(columns)
-        cupy_kernels.write_outputs(xp, GAUSSIAN, *given, H)
-        cupy_kernels.write_scores(xp, GAUSSIAN, *given, xp.asarray(W), S)
+        cupy_kernels.write(xp, GAUSSIAN, *given, H)
+        cupy_kernels.write(xp, GAUSSIAN, *given, S, xp.asarray(W))
         np.testing.assert_allclose(H.get(), exact, rtol=1e-4, atol=1e-30)
         np.testing.assert_allclose(S.get(), exact @ W.T, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,6 @@ if tensor cores are that much faster, with float32's error; it is one TF32 produ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from types import ModuleType
@@ -24,7 +23,7 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import INSTALL, Backend, get_backend
 from gpurbf.layer.backends.blas.matmul import Gemm, shifted
-from gpurbf.layer.backends.cuda.cupy_kernels import move_rows, rule, write_outputs, write_scores
+from gpurbf.layer.backends.cuda.cupy_kernels import move_rows, rule, write
 from gpurbf.layer.backends.cuda.device import Device, device_backend
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
@@ -122,32 +121,22 @@ class CublasLayer:
         move_rows(xp, A, self._shift, coefficients, packed, terms, parts)
         return packed, terms
 
-    def _products(self, X: Any) -> Iterator[tuple[slice, Any, Any]]:
-        """Rows, their products with the centers (next rows reuse this memory), and their terms."""
-        product, N, rows = self.product, len(X), self._chunk
-        with stage("prepare", "samples shifted, norms"):
-            A, terms = self._moved("samples", X, self._row_terms)
-            count(nbytes=X.nbytes + A.nbytes)
-        P = self.xp.empty((min(N, rows), len(self.centers)), product.out_dtype)
-        for start in range(0, N, rows):
-            part = slice(start, min(start + rows, N))
-            some = P[: part.stop - start]
-            product.multiply(A[part], self.centers, some)
-            yield part, some, terms[part]
-
-    def activations(self, X: Any, out: Any) -> None:
-        """Write H (N, m) into ``out``."""
-        for part, P, terms in self._products(X):
-            write_outputs(self.xp, self._rule, P, terms, self.column_terms, out[part])
-
     def pack_weights(self, W: Any) -> Any:
         """W (m, k) stored by output (k, m), so that a warp reads a row of it."""
         return self.xp.asarray(W.T, self.dtype, order="C")
 
-    def matvec(self, X: Any, W: Any, out: Any) -> None:
-        """Write H @ W (N, k) into ``out``; at most a chunk of H exists at a time."""
-        for part, P, terms in self._products(X):
-            write_scores(self.xp, self._rule, P, terms, self.column_terms, W, out[part])
+    def evaluate(self, X: Any, out: Any, W: Any = None) -> None:
+        """Write H (N, m) or H @ W (N, k) into ``out``; at most a chunk of products exists."""
+        N, rows = len(X), self._chunk
+        with stage("prepare", "samples shifted, norms"):
+            A, terms = self._moved("samples", X, self._row_terms)
+            count(nbytes=X.nbytes + A.nbytes)
+        P = self.xp.empty((min(N, rows), len(self.centers)), self.product.out_dtype)
+        for start in range(0, N, rows):
+            part = slice(start, min(start + rows, N))
+            some = P[: part.stop - start]
+            self.product.multiply(A[part], self.centers, some)
+            write(self.xp, self._rule, some, terms[part], self.column_terms, out[part], W)
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:

@@ -252,32 +252,22 @@ def move_rows(
     )  # fmt: skip
 
 
-def _given(rule: Rule, P: Any, rows: Any, columns: Any, dtype: Any) -> tuple[Any, ...]:
-    """The first arguments of `outputs` and `scores`."""
-    kind, real = columns.dtype.type, np.dtype(dtype).type
-    tiny = np.finfo(dtype).tiny
-    numbers = map(real, (rule.factor, rule.gamma, rule.coef0, tiny))
-    sizes = np.int64(len(rows)), np.int64(len(columns))
-    return P, np.int64(P.shape[1]), rows, columns, kind(rule.alpha), *numbers, *sizes
-
-
-def write_outputs(xp: ModuleType, rule: Rule, P: Any, rows: Any, columns: Any, out: Any) -> None:
-    """out (N, m) = activations of products P (N, m or more)."""
-    N, m = out.shape
-    kernel = _kernel(xp, outputs_source, rule.statements, P.dtype, columns.dtype, out.dtype)
-    grid = -(-m // _THREADS), min(-(-N // _BLOCK_ROWS), _GRID)
-    kernel(grid, (_THREADS,), (*_given(rule, P, rows, columns, out.dtype), out))
-
-
-def write_scores(
-    xp: ModuleType, rule: Rule, P: Any, rows: Any, columns: Any, W: Any, out: Any
+def write(
+    xp: ModuleType, rule: Rule, P: Any, rows: Any, columns: Any, out: Any, W: Any = None
 ) -> None:
-    """out (N, k) = activations of products P (N, m or more) @ Wᵀ, for W (k, m)."""
-    N, k = out.shape
-    groups = -(-k // _Q)
-    some = math.ceil(k / groups)
+    """out (N, m) = activations of products P (N, m or more); for W (k, m) out (N, k) = H @ Wᵀ."""
+    number, real = columns.dtype.type, out.dtype.type
+    reals = map(real, (rule.factor, rule.gamma, rule.coef0, np.finfo(out.dtype).tiny))
+    sizes = np.int64(len(rows)), np.int64(len(columns))
+    given = P, np.int64(P.shape[1]), rows, columns, number(rule.alpha), *reals, *sizes
+    source = rule.statements, P.dtype, columns.dtype, out.dtype
+    N, width = out.shape
+    if W is None:
+        grid = -(-width // _THREADS), min(-(-N // _BLOCK_ROWS), _GRID)
+        _kernel(xp, outputs_source, *source)(grid, (_THREADS,), (*given, out))
+        return
+    groups = -(-width // _Q)
+    some = math.ceil(width / groups)
     some += some % 2 if some > 1 else 0  # even numbers: fewer kernels to compile
-    source = (rule.statements, P.dtype, columns.dtype, out.dtype, some)
-    given = _given(rule, P, rows, columns, out.dtype)
-    kernel = _kernel(xp, scores_source, *source)
-    kernel((-(-N // _R), groups), (32 * _WARPS,), (*given, W, np.int64(k), out))
+    kernel = _kernel(xp, scores_source, *source, some)
+    kernel((-(-N // _R), groups), (32 * _WARPS,), (*given, W, np.int64(width), out))

@@ -180,14 +180,11 @@ class OnDevice(Protocol):
     arithmetic: str
     row_bytes: int
 
-    def activations(self, X: Any, out: Any) -> None:
-        """Write H (N, m) into ``out``."""
-
     def pack_weights(self, W: Any) -> Any:
-        """W (m, k) as `matvec` reads it, an array (k, m or more)."""
+        """W (m, k) as `evaluate` reads it, an array (k, m or more)."""
 
-    def matvec(self, X: Any, W: Any, out: Any) -> None:
-        """Write H @ W (N, k) into ``out``."""
+    def evaluate(self, X: Any, out: Any, W: Any = None) -> None:
+        """Write H (N, m), or H @ W (N, k) for packed weights, into ``out``."""
 
 
 class DeviceLayer:
@@ -238,39 +235,30 @@ class DeviceLayer:
                     count(nbytes=target.nbytes)
             done = part.stop
 
-    def _write(self, out: Any, X: Any) -> None:
-        """Write H (N, m) into ``out``, an array on the device."""
-        if not out.size:
-            return
-        with stage("hidden layer", "H"):
-            self._layer.activations(X, out)
-            if self._profile:
-                out[...] = self._profile(out)
-            self._count(X, out)
-
-    def _write_scores(self, W: Any, out: Any, X: Any) -> None:
-        """Write H @ W (N, k) into ``out``, an array on the device."""
-        if not (out.size and self._layer.m):
+    def _write(self, W: Any, out: Any, X: Any) -> None:
+        """Write H (N, m), or H @ W (N, k) unless W is None, into ``out``, on the device."""
+        layer = self._layer
+        if not (out.size and layer.m):
             out.fill(0)
             return
-        with stage("hidden layer", "H @ W"):
-            if self._profile is None:
-                self._layer.matvec(X, W, out)
-                self._count(X, out)
-            else:
-                H = self._memory.xp.empty((len(X), self._layer.m), self.dtype)
-                self._write(H, X)
+        with stage("hidden layer", "H" if W is None else "H @ W"):
+            if W is not None and self._profile:
+                H = self._memory.xp.empty((len(X), layer.m), self.dtype)
+                self._write(None, H, X)
                 out[...] = H @ W.T
-            count(operations=2 * out.size * self._layer.m, kind=self.dtype.name)
-
-    def _count(self, X: Any, out: Any) -> None:
-        operations, kind = 2 * X.size * self._layer.m, self._layer.arithmetic
-        count(operations=operations, kind=kind, nbytes=X.nbytes + out.nbytes)
+            else:
+                layer.evaluate(X, out, W)
+                if self._profile:
+                    out[...] = self._profile(out)
+                operations, nbytes = 2 * X.size * layer.m, X.nbytes + out.nbytes
+                count(operations=operations, kind=layer.arithmetic, nbytes=nbytes)
+            if W is not None:
+                count(operations=2 * out.size * layer.m, kind=self.dtype.name)
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
         with self._memory.allocator():
-            self._tiled(self._write, _row_size(X) + _row_size(out), (X,), out)
+            self._tiled(partial(self._write, None), _row_size(X) + _row_size(out), (X,), out)
 
     def pack_weights(self, W: Any) -> Any:
         """Output weights W (m, k), on the host or the device, as `matvec` takes them."""
@@ -283,7 +271,7 @@ class DeviceLayer:
         """H @ W (N, k), on the host or the device, where X is."""
         with self._memory.allocator():
             S = (self._memory.xp if is_resident(X) else np).empty((len(X), W.shape[0]), self.dtype)
-            self._tiled(partial(self._write_scores, W), _row_size(X) + _row_size(S), (X,), S)
+            self._tiled(partial(self._write, W), _row_size(X) + _row_size(S), (X,), S)
             return S
 
     def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
@@ -310,7 +298,7 @@ class DeviceLayer:
 
         xp, (G, B, mean, _grid) = self._memory.xp, sums
         H = xp.empty((len(X), len(B)), self.dtype)
-        self._write(H, X)
+        self._write(None, H, X)
         kind = np.dtype(np.float64) if self._device.fast_doubles else H.dtype
         root = 1.0 if weights is None else xp.sqrt(weights)[:, None]
         move = _centered(xp)

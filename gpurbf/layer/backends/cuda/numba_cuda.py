@@ -130,14 +130,14 @@ class CudaTileLayer:
         wide = self.dtype == np.float64 or self.product == "manhattan"
         return tile.SHAPES["medium"] if wide else large
 
-    def _launch(self, X: Any, *, out: Any = None, W: Any = None) -> Any:
-        """Run the tiles on all rows of X: H into ``out``, or shares of H @ W in float64."""
+    def evaluate(self, X: Any, out: Any, W: Any = None) -> None:
+        """Write H (N, m) or H @ W (N, k) into ``out``; sums of several tiles are float64."""
         N = len(X)
         shape = self._choose(N)
         samples = self._packed_samples(N)
         self._pack(X, self._row_terms, samples)
         bands, columns = -(-N // shape.M), -(-self.m // shape.M)
-        given, sums = list(self._nothing), None
+        given = list(self._nothing)
         if W is None:
             mode, shares, given[0] = tile.STORE, columns, cuda_api.argument(out)
         else:
@@ -153,11 +153,8 @@ class CudaTileLayer:
         kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), tile.shared_bytes(shape)](
             samples.given[0], centers[0], samples.given[1], centers[1], epilogue, *given
         )
-        return sums
-
-    def activations(self, X: Any, out: Any) -> None:
-        """Write H (N, m) into ``out``."""
-        self._launch(X, out=out)
+        if W is not None:
+            out[...] = sums.sum(axis=0)
 
     def pack_weights(self, W: Any) -> Any:
         """W (m, k) by outputs, as the tile takes it: (k, m') with zeros beyond m."""
@@ -165,10 +162,6 @@ class CudaTileLayer:
         by_output = self.xp.zeros((k, -(-m // _PADDED) * _PADDED), self.dtype)
         by_output[:, :m] = self.xp.asarray(W, self.dtype).T
         return cuda_api.argument(by_output)
-
-    def matvec(self, X: Any, W: Any, out: Any) -> None:
-        """Write H @ W (N, k) into ``out``: tiles in the layer's dtype, their sums in float64."""
-        out[...] = self._launch(X, W=W).sum(axis=0)
 
 
 def _stated(stated: Tile, product: str) -> Any:

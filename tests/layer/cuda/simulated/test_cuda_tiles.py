@@ -35,7 +35,7 @@ def layer_of(
 
 def activations_of(X, C, activation, dtype=np.float64, quantization=None, **options):
     out = XP.full((len(X), len(C)), np.nan, dtype)
-    layer_of(C, activation, dtype, quantization, **options).activations(XP.asarray(X), out)
+    layer_of(C, activation, dtype, quantization, **options).evaluate(XP.asarray(X), out)
     return out.get()
 
 
@@ -108,7 +108,7 @@ def test_scores_are_the_outputs_times_weights(shape, capability, processors, k, 
     activation = Activation("euclidean", "gaussian", 3e-6)
     options = {"shape": shape, "capability": capability, "processors": processors}
     layer, S = layer_of(C, activation, dtype, PIXELS, **options), XP.full((35, k), np.nan, dtype)
-    layer.matvec(XP.asarray(X), layer.pack_weights(XP.asarray(W)), S)
+    layer.evaluate(XP.asarray(X), S, layer.pack_weights(XP.asarray(W)))
     exact = reference.hidden(X, C, *activation) @ W
     np.testing.assert_allclose(S.get(), exact, atol=200 * np.finfo(dtype).eps)
 
@@ -118,7 +118,7 @@ def test_shares_of_scores_are_added_in_float64():
     C, W, S = np.ones((70, 3), np.float32), np.zeros((70, 1)), XP.full((5, 1), np.nan, np.float32)
     W[[0, TINY.M, 2 * TINY.M], 0] = 2**24, 1, -(2**24)
     layer = layer_of(C, GAUSSIAN, np.float32, processors=64)
-    layer.matvec(XP.asarray(C[:5]), layer.pack_weights(XP.asarray(W)), S)
+    layer.evaluate(XP.asarray(C[:5]), S, layer.pack_weights(XP.asarray(W)))
     assert (S.get() == 1).all()
 
 
