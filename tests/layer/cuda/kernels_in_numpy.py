@@ -150,7 +150,7 @@ def products(product, R):
     return zeros, _tensor_cores if product == "mma" else _scalar(product, R)
 
 
-def functions(R):
+def functions(R, width):
     """The functions of `outputs.py`; values, terms and sums are arrays."""
     columns = column_of(np.arange(R))
 
@@ -180,10 +180,7 @@ def functions(R):
         output, first = np.unravel_index(int(at), W.shape)
         return (values @ W[output, first + columns]).astype(values.dtype)
 
-    def spreading(width):
-        def spread(sums, array, at):
-            array[at + 8 * width * np.arange(R)] = sums
+    def spread(sums, array, at):
+        array[at + 8 * width * np.arange(R)] = sums
 
-        return spread
-
-    return at_rows, at_columns, activated, within, stored, weighted, spreading
+    return at_rows, at_columns, activated, within, stored, weighted, spread

@@ -231,7 +231,7 @@ def test_no_product_of_a_step_is_joined_with_a_sum(steps_ptx, real):
 def test_what_runs_is_what_these_tests_compile(compiled):
     """Without LTO, which would compile again while linking, and what kernels call as well."""
     consumer = tile.Consumer(tile.STORE, 0, 0, 4)
-    found = [tile.kernel("dp4a", tile.SHAPES["large"], True, consumer, 128)]
+    found = [tile.kernel("dp4a", tile.SHAPES["large"], True, consumer)]
     for module in (profiles, warps, _cuda_smo_kernels):
         found += [kernel for kernel in vars(module).values() if hasattr(kernel, "targetoptions")]
     assert len(found) > 12 and not any(kernel.targetoptions["lto"] for kernel in found)

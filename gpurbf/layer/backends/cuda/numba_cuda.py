@@ -145,11 +145,9 @@ class CudaTileLayer:
             shares = min(columns, -(-2 * self.device.multiprocessors // bands))
             sums = self.xp.empty((shares, N, W.shape[0]))
             mode, given[1:] = tile.SCORES, [W, cuda_api.argument(sums)]
-        limit = 128 if shape.B == 16 and self.dtype == np.float32 else None
         epilogue, centers = self._epilogue, self._centers.given
         consumer = tile.Consumer(mode, epilogue.form, epilogue.profile, self.dtype.itemsize)
-        asynchronous = self.device.capability >= (8, 0)
-        kernel = tile.kernel(self.product, shape, asynchronous, consumer, limit)
+        kernel = tile.kernel(self.product, shape, self.device.capability >= (8, 0), consumer)
         kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), tile.shared_bytes(shape)](
             samples.given[0], centers[0], samples.given[1], centers[1], epilogue, *given
         )

@@ -36,8 +36,8 @@ def added(typing_context, total, array, at):
     return total(total, array, at), generate
 
 
-def functions(R):
-    """at_rows, at_columns, activated, within, stored, weighted; spreading(width) makes spread."""
+def functions(R, width):
+    """at_rows, at_columns, activated, within, stored, weighted, spread (to rows of ``width``)."""
     grid = [(i, j) for i in range(R) for j in range(R)]
 
     @intrinsic
@@ -143,20 +143,17 @@ def functions(R):
 
         return types.UniTuple(W.dtype, R)(values, W, at), generate
 
-    def spreading(width):
-        @intrinsic
-        def spread(typing_context, sums, array, at):
-            """Write the sums of a lane's rows to rows of ``width`` elements, from `at` on."""
+    @intrinsic
+    def spread(typing_context, sums, array, at):
+        """Write the sums of a lane's rows to rows of ``width`` elements, from `at` on."""
 
-            def generate(context, builder, signature, args):
-                first = element(context, builder, array, args[1], args[2])
-                for i in range(R):
-                    value = builder.extract_value(args[0], i)
-                    builder.store(value, offset(builder, first, 8 * i * width))
-                return context.get_dummy_value()
+        def generate(context, builder, signature, args):
+            first = element(context, builder, array, args[1], args[2])
+            for i in range(R):
+                value = builder.extract_value(args[0], i)
+                builder.store(value, offset(builder, first, 8 * i * width))
+            return context.get_dummy_value()
 
-            return types.void(sums, array, at), generate
+        return types.void(sums, array, at), generate
 
-        return spread
-
-    return at_rows, at_columns, activated, within, stored, weighted, spreading
+    return at_rows, at_columns, activated, within, stored, weighted, spread

@@ -190,7 +190,9 @@ def largest(typing_context, x):
     return types.int32(types.int32), generate
 
 
-def _copy(asynchronous):
+def copies(asynchronous):
+    """copy16, commit, wait_all, wait_but_one: bypassing registers (cc 8.0 and later) or not."""
+
     @intrinsic
     def copy16(typing_context, to, at, source, place):
         """Copy 16 bytes from an address in the global array `source` to shared memory."""
@@ -210,27 +212,19 @@ def _copy(asynchronous):
 
         return types.void(to, at, source, types.int64), generate
 
-    return copy16
+    def statement(text):
+        @intrinsic
+        def said(typing_context):
+            def generate(context, builder, signature, args):
+                if asynchronous:
+                    asm(builder, f"cp.async.{text};", ir.VoidType(), "~{memory}", [], True)
+                return context.get_dummy_value()
 
+            return types.void(), generate
 
-def statement(text):
-    @intrinsic
-    def said(typing_context):
-        def generate(context, builder, signature, args):
-            if text:
-                asm(builder, text, ir.VoidType(), "~{memory}", [], True)
-            return context.get_dummy_value()
+        return said
 
-        return types.void(), generate
-
-    return said
-
-
-def copies(asynchronous):
-    """copy16, commit, wait_all, wait_but_one: bypassing registers (cc 8.0 and later) or not."""
-    texts = ("commit_group;", "wait_group 0;", "wait_group 1;")
-    statements = (statement(f"cp.async.{text}" if asynchronous else "") for text in texts)
-    return _copy(asynchronous), *statements
+    return copy16, *map(statement, ("commit_group", "wait_group 0", "wait_group 1"))
 
 
 def _multiply(builder, acc, a, c):

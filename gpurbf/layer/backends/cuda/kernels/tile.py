@@ -167,18 +167,16 @@ def _activating(consumer):
     return numbers_of, output
 
 
-def _scoring(shape, itemsize):
+def _scoring(shape, itemsize, weighted, spread):
     """A function that adds the activations times W to sums, each of which only one thread owns.
 
     Threads write the partial sums of their columns for each row, `most` outputs at a time, and then
     add these up.
     """
     M, n_threads = shape.M, shape.B**2
-    vector, width = 16 // itemsize, partials_width(shape)
+    vector, width, n_owners = 16 // itemsize, partials_width(shape), shape.B
     most = shared_bytes(shape) // (M * width * itemsize)
     here, peek, poke, added = registers.here, registers.peek, registers.poke, outputs.added
-    *_, weighted, spreading = outputs.functions(M // shape.B)
-    n_owners, spread = shape.B, spreading(width)
 
     @jit(device=True)
     def sum_up(partials, first, last, band, number, group, scores):
@@ -217,21 +215,23 @@ def _scoring(shape, itemsize):
 
 
 @functools.cache
-def kernel(product, shape, asynchronous, consumer, max_registers=None):
+def kernel(product, shape, asynchronous, consumer):
     """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     start, load, wait_all, wait_but_one = _loading(shape, asynchronous)
     firsts, own = _placing(product, shape)
     numbers_of, output = _activating(consumer)
     zeros, step = registers.products(product, R)
-    at_rows, at_columns, activated, within, stored, _, _ = outputs.functions(R)
-    score = _scoring(shape, consumer.itemsize)
+    at_rows, at_columns, activated, within, stored, *of_scores = outputs.functions(
+        R, partials_width(shape)
+    )
+    score = _scoring(shape, consumer.itemsize, *of_scores)
     storing_H = consumer.mode == STORE
     aligned, here = registers.aligned, registers.here
     address, further = registers.address, registers.further
     steps = 2 if product == "mma" else 4  # of a slice
 
-    @jit(max_registers=max_registers)
+    @jit(max_registers=128 if shape.B == 16 and consumer.itemsize == 4 else None)
     def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
         """A grid of (shares of centers, rows of tiles) blocks; a share is every gridDim.x-th tile.
 
