@@ -35,11 +35,9 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{name}: {backend.kernel}", flush=True)
         verdict = check.judged(backend, _shown(backend, arguments.thorough), best_on_host()[0])
         check.keep(name, verdict)
-        for what, value in verdict.rates.items():
-            print(f"  {what:44} {value:.3g}")
+        print(f"  {verdict.said}", flush=True)
         if verdict.why:
             failures.append(f"{name}: {verdict.why}")
-        print(f"  {verdict.n_cases} cases, {'wrong' if verdict.why else 'all right'}", flush=True)
     if failures:
         raise UserError("; ".join(failures))
 

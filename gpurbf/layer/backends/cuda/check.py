@@ -242,9 +242,6 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
 
     If several processes ask at once, one checks, and the others wait and read its verdict.
     """
-    verdict = kept(name)
-    if verdict is not None and holds(verdict):
-        return verdict
     with contextlib.ExitStack() as held:
         with contextlib.suppress(ImportError, OSError):  # Windows; a disk that is not writable
             import fcntl
@@ -252,7 +249,7 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
             file = _file(name).with_suffix(".lock")
             file.parent.mkdir(parents=True, exist_ok=True)
             fcntl.flock(held.enter_context(file.open("w")), fcntl.LOCK_EX)
-            verdict = kept(name)
+        verdict = kept(name)
         if verdict is None or not holds(verdict):
             print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
             keep(name, verdict := checked())
