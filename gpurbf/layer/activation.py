@@ -84,8 +84,8 @@ def form(activation: Activation) -> int:
 
 
 def in_tile(activation: Activation) -> str:
-    """The profile that a kernel applies: "identity" if a callable is applied afterwards."""
-    return "identity" if callable(activation.profile) else activation.profile
+    """The profile that a kernel applies: "linear" if a callable is applied afterwards."""
+    return "linear" if callable(activation.profile) else activation.profile
 
 
 def positive_definite(activation: Activation) -> bool:

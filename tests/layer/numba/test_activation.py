@@ -134,7 +134,7 @@ def test_pass_from_exact_products_is_exact_before_the_profile(products, dtype, m
     P = (X @ C.T).astype(products)
     squares = [(A * A).sum(axis=1).astype(np.int32) for A in (X, C)]
     out = np.empty((3, m), dtype)
-    epilogue_rows(0, 3, P, *squares, rule(squares[1], out, -2, 0.25, ROOT, "identity"), out)
+    epilogue_rows(0, 3, P, *squares, rule(squares[1], out, -2, 0.25, ROOT, "linear"), out)
     exact = reference.euclidean(X, C) / 2
     np.testing.assert_array_equal(out, np.sqrt((exact**2).astype(dtype)))
 
@@ -142,5 +142,5 @@ def test_pass_from_exact_products_is_exact_before_the_profile(products, dtype, m
 def test_pass_may_write_over_its_products_and_clamps_at_zero():
     P = np.array([[1.0, 5.0], [2.0, -3.0]], np.float32)
     zeros = np.zeros(2, np.float32)
-    epilogue_rows(0, 2, P, zeros, zeros, rule(zeros, P, -2, 1.0, SQUARED, "identity"), P)
+    epilogue_rows(0, 2, P, zeros, zeros, rule(zeros, P, -2, 1.0, SQUARED, "linear"), P)
     np.testing.assert_array_equal(P, [[0, 0], [0, 6]])

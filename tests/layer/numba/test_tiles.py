@@ -14,7 +14,7 @@ from gpurbf.runtime.linalg import mirror
 from tests import reference
 
 PIXELS = Quantization(1.0, 0)
-DISTANCE = Activation("euclidean", "identity")
+DISTANCE = Activation("euclidean", "linear")
 GAUSSIAN = Activation("euclidean", "gaussian", 3e-6)
 SHAPES = [
     *((0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 1, 1), (15, 16, 17), (17, 15, 16), (200, 300, 33)),
@@ -37,7 +37,7 @@ def matvec(layer, X, W):
     return layer.matvec(X, layer.pack_weights(W))
 
 
-def of(metric, profile="identity", gamma=1.0):
+def of(metric, profile="linear", gamma=1.0):
     """The activation of a metric by that profile; dot products as they are."""
     return Activation(metric, "linear" if metric == "dot" else profile, gamma)
 

@@ -48,7 +48,6 @@ _STATEMENTS = {
     "inverse-multiquadric": "y = T(1) / sqrt(T(1) + gamma * v);",
     "thin-plate": "T t = gamma * v; y = T(0.5) * t * log(max(t, tiny)) * T(t >= tiny);",
     "linear": "y = v;",
-    "identity": "y = v;",
     "sigmoid": "y = tanh(gamma * v + coef0);",
 }
 _C_TYPES = {

@@ -99,7 +99,7 @@ def sigmoid(v, count, gamma, coef0, degree):
         v[i] = tanh(g * v[i] + c)
 
 
-# The loop of each profile of `layer.activation.FORMULAS`, and of "identity".
+# The loop of each profile of `layer.activation.FORMULAS`.
 LOOPS = {
     "gaussian": gaussian,
     "laplacian": gaussian,
@@ -108,7 +108,6 @@ LOOPS = {
     "inverse-multiquadric": inverse_multiquadric,
     "thin-plate": thin_plate,
     "linear": linear,
-    "identity": linear,
     "poly": poly,
     "sigmoid": sigmoid,
 }

@@ -154,7 +154,7 @@ def test_the_baseline_of_one_thread_a_pair_is_right_too(N, m, n, metric):
     X, C = data(float, N, m, n)
     H, B = np.full((N, m), np.nan), 4
     rule = DOT if metric == "dot" else SQUARED
-    arguments = _cuda_naive_kernels.METRICS[metric], rule, profiles.NUMBERS["identity"], 1.0, 0.0, 3
+    arguments = _cuda_naive_kernels.METRICS[metric], rule, profiles.NUMBERS["linear"], 1.0, 0.0, 3
     _cuda_naive_kernels.pairs[(-(-N // B), -(-m // B)), (B, B)](X, C, *arguments, H)
     exact = reference.METRICS[metric](X, C) ** (2 if metric == "euclidean" else 1)
     assert_close(H, exact, np.float64)

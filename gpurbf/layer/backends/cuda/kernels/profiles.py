@@ -24,7 +24,6 @@ NUMBERS = {
     "inverse-multiquadric": INVERSE_MULTIQUADRIC,
     "thin-plate": THIN_PLATE,
     "linear": IDENTITY,
-    "identity": IDENTITY,
     "poly": POLY,
     "sigmoid": SIGMOID,
 }
