@@ -111,7 +111,7 @@ class Epilogue(NamedTuple):
     alpha: Any  # -2 (squared Euclidean distances) or 1
     factor: float
     form: int
-    profile: int  # on the CPU its address, 0 where there is nothing to do; on a GPU its number
+    profile: Any  # its address, 0 where there is nothing to do; on a GPU its number or its code
     gamma: float
     coef0: float
     degree: int

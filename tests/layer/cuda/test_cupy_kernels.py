@@ -20,7 +20,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.cuda import cupy_kernels
 
 ON_HOST = Path(__file__).parent / "on_host.cpp"
-GAUSSIAN = cupy_kernels.rule(Activation("euclidean", "gaussian", 1e-3), -2, 1.0, np.float32)
+GAUSSIAN = cupy_kernels.epilogue(Activation("euclidean", "gaussian", 1e-3), -2, 1.0, np.float32)
 PROFILES = {"euclidean": reference.PROFILES, "dot": reference.DOT_PROFILES}
 # Dtypes of products, terms and activations: of codes, of those with many inputs, and of others.
 CODES = np.int32, np.int32, np.float32
@@ -46,11 +46,11 @@ def sources():
     for row in ROWS:
         yield "gpurbf_rows", cupy_kernels.rows_source(*row)
     for kind in KINDS:
-        yield "gpurbf_outputs", cupy_kernels.outputs_source(GAUSSIAN.statements, *kind)
-        yield "gpurbf_scores", cupy_kernels.scores_source(GAUSSIAN.statements, *kind, 10)
+        yield "gpurbf_outputs", cupy_kernels.outputs_source(GAUSSIAN.profile, *kind)
+        yield "gpurbf_scores", cupy_kernels.scores_source(GAUSSIAN.profile, *kind, 10)
     for metric, name in ((metric, name) for metric, names in PROFILES.items() for name in names):
         activation = Activation(metric, name, 1.0, 0.5, 5)
-        text = cupy_kernels.rule(activation, 1, 1.0, np.float32).statements
+        text = cupy_kernels.epilogue(activation, 1, 1.0, np.float32).profile
         yield "gpurbf_scores", cupy_kernels.scores_source(text, *CODES, 16)
 
 

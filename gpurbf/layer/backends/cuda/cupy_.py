@@ -23,7 +23,7 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import INSTALL, Backend, get_backend
 from gpurbf.layer.backends.blas.matmul import Gemm, shifted
-from gpurbf.layer.backends.cuda.cupy_kernels import move_rows, rule, write
+from gpurbf.layer.backends.cuda.cupy_kernels import epilogue, move_rows, write
 from gpurbf.layer.backends.cuda.device import Device, device_backend
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
@@ -101,7 +101,7 @@ class CublasLayer:
         self._shift = xp.empty(n, np.float32)
         self._shift[...] = d.shift
         self.centers, self.column_terms = self._moved("centers", C, d.terms.column)
-        self._rule = rule(activation, d.terms.alpha, d.factor, self.dtype)
+        self._epilogue = epilogue(activation, d.terms.alpha, d.factor, self.dtype)
         packed = self.centers.shape[1] * np.dtype(self.product.dtype).itemsize
         products = len(self.centers) * np.dtype(self.product.out_dtype).itemsize
         # Rows whose products are activated together.
@@ -136,7 +136,7 @@ class CublasLayer:
             part = slice(start, min(start + rows, N))
             some = P[: part.stop - start]
             self.product.multiply(A[part], self.centers, some)
-            write(self.xp, self._rule, some, terms[part], self.column_terms, out[part], W)
+            write(self.xp, self._epilogue, some, terms[part], self.column_terms, out[part], W)
 
 
 def build_backend(xp: ModuleType, device: Device) -> Backend:

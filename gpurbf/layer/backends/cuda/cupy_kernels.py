@@ -15,11 +15,11 @@ from __future__ import annotations
 import functools
 import math
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gpurbf.layer.activation import DOT, ROOT, SQUARE, SQUARED, form, in_tile
+from gpurbf.layer.activation import DOT, ROOT, SQUARE, SQUARED, Epilogue, form, in_tile
 from gpurbf.layer.distance import Coefficients
 
 # From a product p to an activation y: the distance or dot product s, the profile's argument v by
@@ -160,24 +160,14 @@ _R, _Q, _WARPS = 4, 16, 4
 _THREADS, _BLOCK_ROWS, _GRID = 256, 8, 65_535
 
 
-class Rule(NamedTuple):
-    """From products to activations: generated code, and its numeric arguments."""
-
-    statements: str
-    alpha: float
-    factor: float
-    gamma: float
-    coef0: float
-
-
-def rule(activation: Any, alpha: float, factor: float, dtype: Any) -> Rule:
-    """The rule of an activation; for a callable profile it ends with the profile's argument."""
-    profile = in_tile(activation)
-    last = _power(int(activation.degree)) if profile == "poly" else _STATEMENTS[profile]
+def epilogue(activation: Any, alpha: int, factor: float, dtype: Any) -> Epilogue:
+    """An activation with its code, which ends with the argument of a callable profile."""
+    a, profile = activation, in_tile(activation)
+    last = _power(int(a.degree)) if profile == "poly" else _STATEMENTS[profile]
     if last == _EXPONENTIAL and dtype == np.float32:
         last = _EXPONENTIAL32
-    statements = " ".join([_SUM, _ARGUMENTS[form(activation)], last])
-    return Rule(statements, alpha, factor, activation.gamma, activation.coef0)
+    code = " ".join([_SUM, _ARGUMENTS[form(a)], last])
+    return Epilogue(alpha, factor, form(a), code, a.gamma, a.coef0, a.degree)
 
 
 def _power(degree: int) -> str:
@@ -252,14 +242,14 @@ def move_rows(
 
 
 def write(
-    xp: ModuleType, rule: Rule, P: Any, rows: Any, columns: Any, out: Any, W: Any = None
+    xp: ModuleType, rule: Epilogue, P: Any, rows: Any, columns: Any, out: Any, W: Any = None
 ) -> None:
     """out (N, m) = activations of products P (N, m or more); for W (k, m) out (N, k) = H @ Wᵀ."""
     number, real = columns.dtype.type, out.dtype.type
     reals = map(real, (rule.factor, rule.gamma, rule.coef0, np.finfo(out.dtype).tiny))
     sizes = np.int64(len(rows)), np.int64(len(columns))
     given = P, np.int64(P.shape[1]), rows, columns, number(rule.alpha), *reals, *sizes
-    source = rule.statements, P.dtype, columns.dtype, out.dtype
+    source = rule.profile, P.dtype, columns.dtype, out.dtype
     N, width = out.shape
     if W is None:
         grid = -(-width // _THREADS), min(-(-N // _BLOCK_ROWS), _GRID)
