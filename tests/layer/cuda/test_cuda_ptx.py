@@ -71,9 +71,8 @@ def ptx(compiled):
         )  # fmt: skip
         if form is None:
             form = SQUARED if product == "multiply" else DOT
-        mode = tile.STORE if "-stored" in name else tile.SCORES
-        consumer = tile.Consumer(mode, form, NUMBERS[profile], real.bitwidth // 8)
-        kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0), consumer)
+        consumer = "-stored" in name, form, NUMBERS[profile], real.bitwidth // 8
+        kernel = tile.kernel(product, tile.SHAPES[shape], capability >= (8, 0), *consumer)
         return compiled(kernel, signature, capability)
 
     return build
@@ -230,8 +229,7 @@ def test_no_product_of_a_step_is_joined_with_a_sum(steps_ptx, real):
 
 def test_what_runs_is_what_these_tests_compile(compiled):
     """Without LTO, which would compile again while linking, and what kernels call as well."""
-    consumer = tile.Consumer(tile.STORE, 0, 0, 4)
-    found = [tile.kernel("dp4a", tile.SHAPES["large"], True, consumer)]
+    found = [tile.kernel("dp4a", tile.SHAPES["large"], True, True, 0, 0, 4)]
     for module in (profiles, warps, _cuda_smo_kernels):
         found += [kernel for kernel in vars(module).values() if hasattr(kernel, "targetoptions")]
     assert len(found) > 12 and not any(kernel.targetoptions["lto"] for kernel in found)

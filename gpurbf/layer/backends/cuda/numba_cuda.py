@@ -21,7 +21,6 @@ from gpurbf.layer.backends.blas.matmul import shifted
 from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
 from gpurbf.layer.backends.cuda.device import Device, device_backend
-from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 
@@ -38,7 +37,7 @@ _KEPT = 1 << 27
 
 
 class Packed(NamedTuple):
-    """Packed rows and their terms; and the views of both that are passed to the tiles.
+    """Packed rows, 8-bit codes four to a word, and their terms; and views of both for the tiles.
 
     Making a view of an array takes tens of microseconds.
     """
@@ -90,7 +89,7 @@ class CudaTileLayer:
         # Memory of a row besides the row itself: the packed row and its term.
         self.row_bytes = self._length * self._packed_dtype.itemsize + 16
         self._centers = self._made(self.m, self.m)
-        self._pack(C, d.terms.column, self._centers)
+        move_rows(xp, C, self._shift, d.terms.column, self._centers.rows, self._centers.terms)
         self._samples = threading.local()
         # Arguments for out, weights and sums if a kernel ignores them.
         nothing = xp.empty((1, 1), self.dtype), xp.empty((1, 1), self.dtype), xp.empty((1, 1, 1))
@@ -115,10 +114,6 @@ class CudaTileLayer:
             kept[stream] = packed
         return packed
 
-    def _pack(self, A: Any, coefficients: Coefficients, to: Packed) -> None:
-        """Rows as the tiles read them, 8-bit codes four to a word, and their terms; one launch."""
-        move_rows(self.xp, A, self._shift, coefficients, to.rows, to.terms[: len(A)])
-
     def _choose(self, N: int) -> Any:
         """The shape of the tiles: large ones where there are enough for the device."""
         if self.shape is not None:
@@ -135,19 +130,19 @@ class CudaTileLayer:
         N = len(X)
         shape = self._choose(N)
         samples = self._packed_samples(N)
-        self._pack(X, self._row_terms, samples)
+        move_rows(self.xp, X, self._shift, self._row_terms, samples.rows, samples.terms[:N])
         bands, columns = -(-N // shape.M), -(-self.m // shape.M)
         given = list(self._nothing)
         if W is None:
-            mode, shares, given[0] = tile.STORE, columns, cuda_api.argument(out)
+            shares, given[0] = columns, cuda_api.argument(out)
         else:
             # Two blocks per multiprocessor, if there are enough tiles.
             shares = min(columns, -(-2 * self.device.multiprocessors // bands))
             sums = self.xp.empty((shares, N, W.shape[0]))
-            mode, given[1:] = tile.SCORES, [W, cuda_api.argument(sums)]
+            given[1:] = W, cuda_api.argument(sums)
         epilogue, centers = self._epilogue, self._centers.given
-        consumer = tile.Consumer(mode, epilogue.form, epilogue.profile, self.dtype.itemsize)
-        kernel = tile.kernel(self.product, shape, self.device.capability >= (8, 0), consumer)
+        consumer = W is None, epilogue.form, epilogue.profile, self.dtype.itemsize
+        kernel = tile.kernel(self.product, shape, self.device.capability >= (8, 0), *consumer)
         kernel[(shares, bands), shape.B**2, cuda_api.current_stream(), tile.shared_bytes(shape)](
             samples.given[0], centers[0], samples.given[1], centers[1], epilogue, *given
         )

@@ -5,8 +5,8 @@ multiplies one pair of slices in shared memory, the next pair is being copied (t
 thread keeps R × R outputs, R = M / B, in registers; no product is summed between threads. There the
 terms of its row and column are added to each output, which becomes an activation for the consumer:
 
-    STORE    H, eight rows of 32 bytes or more at a time
-    SCORES   H @ W: a thread sums its columns times their weights, these sums are added in shared
+    H        stored, eight rows of 32 bytes or more at a time
+    H @ W    a thread sums its columns times their weights, these sums are added in shared
              memory, and one thread owns the total of a row: no atomics, the same bits every time
 
 A block takes tile after tile of its share of the centers, so H @ W never stores H, for any k.
@@ -31,7 +31,6 @@ from gpurbf.layer.backends.cuda.kernels import outputs, registers
 from gpurbf.layer.backends.cuda.kernels.profiles import IDENTITY, activate
 from gpurbf.runtime.jit.cuda_api import cuda, jit
 
-STORE, SCORES = range(2)
 LARGEST = float(np.finfo(np.float32).max)
 SLICE, PITCH = registers.SLICE, registers.PITCH
 
@@ -41,15 +40,6 @@ class Shape(NamedTuple):
 
     M: int
     B: int
-
-
-class Consumer(NamedTuple):
-    """The consumer that a tile is compiled for, form, profile, and the size of activations."""
-
-    mode: int
-    form: int
-    profile: int
-    itemsize: int
 
 
 # In float32, two blocks of "large" take all registers of a multiprocessor. "medium" is for threads
@@ -137,9 +127,8 @@ def _loading(shape, asynchronous):
     return start, load, wait_all, wait_but_one
 
 
-def _activating(consumer):
+def _activating(form, profile):
     """Functions for the epilogue's numbers in the working types, and for an output's activation."""
-    _, form, profile, _ = consumer
     here = registers.here
     # The factor of a distance can be merged into gamma.
     in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
@@ -215,23 +204,25 @@ def _scoring(shape, itemsize, weighted, spread):
 
 
 @functools.cache
-def kernel(product, shape, asynchronous, consumer):
-    """The tile of a product in a shape, for a consumer; compiled when it is first launched."""
+def kernel(product, shape, asynchronous, storing, form, profile, itemsize):
+    """The tile of a product in a shape, which stores H or scores; compiled at its first launch.
+
+    ``itemsize`` is that of the activations.
+    """
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     start, load, wait_all, wait_but_one = _loading(shape, asynchronous)
     firsts, own = _placing(product, shape)
-    numbers_of, output = _activating(consumer)
+    numbers_of, output = _activating(form, profile)
     zeros, step = registers.products(product, R)
     at_rows, at_columns, activated, within, stored, *of_scores = outputs.functions(
         R, partials_width(shape)
     )
-    score = _scoring(shape, consumer.itemsize, *of_scores)
-    storing_H = consumer.mode == STORE
+    score = _scoring(shape, itemsize, *of_scores)
     aligned, here = registers.aligned, registers.here
     address, further = registers.address, registers.further
     steps = 2 if product == "mma" else 4  # of a slice
 
-    @jit(max_registers=128 if shape.B == 16 and consumer.itemsize == 4 else None)
+    @jit(max_registers=128 if shape.B == 16 and itemsize == 4 else None)
     def tile(A, C, row_terms, column_terms, epilogue, out, W, scores):
         """A grid of (shares of centers, rows of tiles) blocks; a share is every gridDim.x-th tile.
 
@@ -279,7 +270,7 @@ def kernel(product, shape, asynchronous, consumer):
                 output,
                 numbers_of(epilogue, row_terms, W),
             )
-            if storing_H:
+            if storing:
                 to, rows_left = address(out, row * m + column), out.shape[0] - row
                 stored(out, values, to, m, np.int32(min(rows_left, np.int64(M))), columns_left)
             else:
