@@ -182,8 +182,8 @@ class MatrixProductLayer(ByTiles):
             count(nbytes=X.size * X.dtype.itemsize + packed.size * packed.dtype.itemsize)
         with stage("hidden layer", "H"):
             # The epilogue reads a product before it writes its activation: they may share memory.
-            in_place = out.dtype.itemsize == np.dtype(product.out_dtype).itemsize
-            P = out.view(product.out_dtype) if in_place else np.empty(out.shape, product.out_dtype)
+            kind = product.out_dtype
+            P = out if out.dtype == kind else np.empty(out.shape, kind)
             product.multiply(packed, self.centers, P)
             if not self._products_are_values:
                 alpha, factor = d.terms.alpha, d.factor
@@ -194,7 +194,7 @@ class MatrixProductLayer(ByTiles):
                     activation_kernels.epilogue_rows(rows.start, rows.stop, *given)
 
                 parallel_rows(activate, len(P), _ROWS_ACTIVATED)
-            elif not in_place:
+            elif P is not out:
                 out[:] = P
             if callable(self.activation.profile):
                 apply_own(self.activation.profile, out)
