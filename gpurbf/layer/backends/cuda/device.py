@@ -99,10 +99,7 @@ class Memory:
                 f"{self._device}, which it met first: use cupy.cuda.Device({self._device}), or a "
                 f"process for each device, started with CUDA_VISIBLE_DEVICES={device}."
             )
-        if getattr(self._local, "budget", None) is not None:  # within another one
-            yield
-            return
-        budget = self.budget()
+        before, budget = getattr(self._local, "budget", None), self.budget()
         if self.pool.total_bytes() > budget:
             self.pool.free_all_blocks()
         self.pool.set_limit(size=budget)
@@ -111,7 +108,7 @@ class Memory:
             with self.xp.cuda.using_allocator(self.pool.malloc):
                 yield
         finally:
-            self._local.budget = None
+            self._local.budget = before
 
     def free_bytes(self) -> float:
         """Bytes of the budget that are left, less 10 %: rounded blocks never fill a pool quite."""
