@@ -87,10 +87,11 @@ _WHOLE = "packed[i * width + j] = value; const U u = U(value), rest = 0;"
 _SPLIT = """
         P* to = packed + i * 3 * width + j;
         const float high = tf32(value), low = tf32(value - high);
-        to[0] = high; to[width] = FIRST; to[2 * width] = SECOND;
+        to[0] = high; to[width] = {}; to[2 * width] = {};
         const U u = U(high) + U(low), rest = U(low) * U(low);
 """
-_PARTS = {"samples": ("high", "low"), "centers": ("low", "high")}
+_SPLIT_SAMPLES, _SPLIT_CENTERS = _SPLIT.format("high", "low"), _SPLIT.format("low", "high")
+_STORES = {None: _WHOLE, "samples": _SPLIT_SAMPLES, "centers": _SPLIT_CENTERS}
 
 _ACTIVATE = """
 __device__ __forceinline__ T activate(
@@ -187,16 +188,11 @@ def _types(**dtypes: Any) -> str:
 
 def rows_source(x_dtype: Any, dtype: Any, terms_dtype: Any, parts: str | None) -> str:
     """The code of `rows` from one dtype to another; ``parts`` names the side to split in three."""
-    x, dtype = np.dtype(x_dtype), np.dtype(dtype)
     # The shift rounds no more than either side does.
-    moved = np.float64 if np.float64 in (x, dtype) else np.float32
-    sums = "typedef long long U;" if dtype.kind in "iu" else "typedef double U;"
-    store = _WHOLE
-    if parts is not None:
-        first, second = _PARTS[parts]
-        store = _SPLIT.replace("FIRST", first).replace("SECOND", second)
-    types = _types(X=x, P=dtype, K=terms_dtype, M=moved)
-    return f"{types}\n{sums}\n{_ROWS.replace('STORE', store)}"
+    moved = np.result_type(x_dtype, dtype, np.float32)
+    sums = "typedef long long U;" if np.issubdtype(dtype, np.integer) else "typedef double U;"
+    types = _types(X=x_dtype, P=dtype, K=terms_dtype, M=moved)
+    return f"{types}\n{sums}\n{_ROWS.replace('STORE', _STORES[parts])}"
 
 
 def outputs_source(statements: str, products: Any, terms: Any, dtype: Any) -> str:
@@ -227,8 +223,7 @@ def move_rows(
     if A.dtype not in (np.uint8, np.float32, np.float64):
         A = A.astype(np.float64)
     padded, width = packed.shape
-    if not padded or not width:
-        terms.fill(coefficients.constant)
+    if not padded:
         return
     N, n = A.shape
     width = width // 3 if parts else width
