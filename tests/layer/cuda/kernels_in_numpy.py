@@ -11,7 +11,10 @@ import functools
 import numpy as np
 
 from gpurbf.layer.backends.cuda.kernels.outputs import column_of
-from gpurbf.layer.backends.cuda.kernels.registers import LOAD_A, LOAD_B, PITCH
+from gpurbf.layer.backends.cuda.kernels.registers import PITCH
+
+# First row and word of each matrix of `ldmatrix`: of A's 16 rows, and of 16 columns of B.
+LOAD_A, LOAD_B = ((0, 0), (8, 0), (0, 4), (8, 4)), ((0, 0), (0, 4), (8, 0), (8, 4))
 
 
 def peek(array, at):

@@ -67,7 +67,7 @@ def test_rows_of_a_matrix_are_read_from_different_banks_at_aligned_addresses():
     pitch = registers.PITCH // 4
     banks = {(row * pitch + word) % 32 for row in range(8) for word in range(4)}
     assert len(banks) == 32
-    for load in (registers.LOAD_A, registers.LOAD_B):
+    for load in (kernels_in_numpy.LOAD_A, kernels_in_numpy.LOAD_B):
         places = kernels_in_numpy.places(pitch, load)
         assert not (places % 4).any()
         for matrix in places.reshape(4, 8):

@@ -274,8 +274,6 @@ _MMA = (
 )
 # Four matrices of 8 rows × 16 bytes: a lane has a word of each, and gives the address of a row.
 _FOUR = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
-# First row and word of each matrix of a load: A's 16 rows, and 16 columns of B.
-LOAD_A, LOAD_B = ((0, 0), (8, 0), (0, 4), (8, 4)), ((0, 0), (0, 4), (8, 0), (8, 4))
 # Row and column offsets of a lane's four outputs from the first.
 FRAGMENT_D = ((0, 0), (0, 1), (8, 0), (8, 1))
 
