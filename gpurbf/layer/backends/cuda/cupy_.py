@@ -143,8 +143,7 @@ def build_backend(xp: ModuleType, device: Device) -> Backend:
     """The backend for that CuPy module and that device."""
     floats = "float32 as 3 tf32" if device.tensor_floats else "float32"
     kernel = f"cuBLAS: int8 for quantized data, else {floats}/float64"
-    make = partial(CublasLayer, xp, device)
-    backend = device_backend("cupy", xp, device, kernel, make, ("tf32",))
+    backend = device_backend("cupy", xp, device, kernel, CublasLayer, ("tf32",))
 
     def prepare(C: Any, activation: Activation, *rest: Any, **precision: bool) -> Any:
         # The Manhattan distance has no matrix product.

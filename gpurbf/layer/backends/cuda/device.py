@@ -325,14 +325,14 @@ def device_backend(
     name: str, xp: ModuleType, device: Device, kernel: str, make: Callable[..., OnDevice],
     precisions: tuple[str, ...] = (),
 ) -> Backend:  # fmt: skip
-    """The backend of ``make(C, activation, dtype, quantization)``, with C on the device."""
+    """The backend of ``make(xp, device, C, activation, dtype, quantization)``, C on the device."""
     # Made when the backend is loaded: a process must not look for a GPU before it forks.
     memory = memory_of(xp)
 
     def prepare(C: Any, *rest: Any, **precision: bool) -> DeviceLayer:
         with memory.allocator():
             try:
-                layer = make(xp.ascontiguousarray(xp.asarray(C)), *rest, **precision)
+                layer = make(xp, device, xp.ascontiguousarray(xp.asarray(C)), *rest, **precision)
             except xp.cuda.memory.OutOfMemoryError:
                 layer = None  # what it has made is freed before memory is counted
             if layer is None:

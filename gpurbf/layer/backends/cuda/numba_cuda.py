@@ -8,7 +8,6 @@ by four 8-bit products an instruction; Manhattan by four absolute differences an
 from __future__ import annotations
 
 import threading
-from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -174,7 +173,7 @@ def build_backend(xp: ModuleType, device: Device) -> Backend:
     """The backend for that CuPy module and that device."""
     codes = "tensor cores" if device.capability >= (8, 0) else "dp4a"
     kernel = f"tiles: {codes} for quantized data, else float32/float64"
-    return device_backend("numba-cuda", xp, device, kernel, partial(CudaTileLayer, xp, device))
+    return device_backend("numba-cuda", xp, device, kernel, CudaTileLayer)
 
 
 def load() -> Backend:
