@@ -10,7 +10,7 @@ import numpy as np
 
 from gpurbf.layer.backends.numba.consumers import Store
 from gpurbf.layer.backends.numba.driver import CallWords, LayerWords, evaluate_rows
-from gpurbf.layer.backends.numba.packing import repack
+from gpurbf.layer.backends.numba.packing import pack_centers
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.svm import _smo_kernels as smo
 from gpurbf.svm import _working_set_kernels as working_sets
@@ -63,7 +63,9 @@ def _between(block, samples, begin, end, before, memory):
     if begin % rows or (end % rows and end < n):
         left, right = 0, n
     if left < right:
-        repack(block.columns, block.layer, samples, left, right, memory)
+        columns, layer = np.intp(block.columns.ctypes.data), np.intp(block.layer.ctypes.data)
+        chosen = np.intp(samples.ctypes.data)
+        pack_centers(columns, layer, chosen, left, right, memory)
     block.layer[_M] = n
     K = block.K[: n * n].reshape(n, n)
     out = np.intp(K.ctypes.data) + 4 * begin * n

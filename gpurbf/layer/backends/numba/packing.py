@@ -27,7 +27,6 @@ from gpurbf.runtime.jit.llvm import (
     use_widest_vectors,
     words,
 )
-from gpurbf.runtime.stages import time_unlocked
 
 
 def aligned(shape, dtype):
@@ -167,59 +166,40 @@ def packing_of(shift, coefficients, rows, width, group, dtype, terms):
     return Packing(shift, sizes, line, word, np.dtype(terms))
 
 
-def pack_rows(packing, X, chosen, count, panels, terms):
-    """Pack ``count`` rows of X, or of X[chosen], by a `Packing`; write zeros beyond them."""
-    lines = np.empty(4 * int(packing.sizes[2]), packing.line)
-    time_unlocked(_pack_rows)(
-        packing.address(X.dtype), X.ctypes.data, chosen.ctypes.data if len(chosen) else 0,
-        packing.shift.ctypes.data, packing.sizes.ctypes.data, count, lines.ctypes.data,
-        panels.ctypes.data, terms.ctypes.data,
-    )  # fmt: skip
-    _, rows, width, _ = packing.sizes.tolist()
-    panels[-(-count // rows) * rows * width :] = 0
-    terms[count:] = 0
+def strips_of(layout, width, n_strips, sparse):
+    """Which steps of a micro-kernel each strip of centers, of ``width`` inputs, takes: all of them.
 
-
-@cached(nogil=True)
-def _pack_rows(function, X, chosen, shift, sizes, count, lines, panels, terms):
-    call_at(function, X, chosen, shift, sizes, count, lines, panels, terms)
-
-
-def strips_of(layout, width, panels, sparse):
-    """Which steps of a micro-kernel each strip of packed centers, of ``width`` inputs, takes.
-
-    A strip takes all steps. If the centers are sparse, it takes only steps in which it is not all
-    zero, and these are moved to its front.
+    If the centers are sparse, each has its own places, for `leave_out`.
 
     Returns
     -------
     strips : intp array of shape (n_strips, 3)
-        For each strip its first step in `places`, how many steps, and bytes of `panels` before it.
+        For each strip its first step in `places`, how many steps, and bytes of panels before it.
     places : int32 array
         Byte offsets of steps in a panel of rows.
     """
-    n_steps, n_words = width // layout.x_group, LANES * layout.x_group * panels.itemsize // 8
-    x_step = layout.rows * layout.x_group * layout.x_dtype.itemsize
-    strip_bytes = 8 * n_words * n_steps * layout.panels
-    n_strips = panels.nbytes // strip_bytes
+    n_steps = width // layout.x_group
     strips, places = np.zeros((n_strips, 3), np.intp), np.arange(n_steps, dtype=np.int32)
-    strips[:, 1], strips[:, 2] = n_steps, np.arange(n_strips) * strip_bytes
-    places *= x_step
+    places *= layout.rows * layout.x_group * layout.x_dtype.itemsize
     if sparse:
-        places = np.empty(n_strips * n_steps, np.int32)
         strips[:, 0] = np.arange(n_strips) * n_steps
-        given = panels.ctypes.data, layout.panels, n_words, x_step
-        time_unlocked(leave_out)(*given, strips.ctypes.data, n_strips, places.ctypes.data, n_steps)
+        places = np.tile(places, n_strips)
+    strips[:, 1] = n_steps
+    strips[:, 2] = np.arange(n_strips) * (layout.panels * LANES * width * layout.c_dtype.itemsize)
     return strips, places
 
 
-@cached(nogil=True)
-def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps):
-    """Leave out steps in which a strip of centers, ``n_panels`` panels of words, is zero."""
-    strips = pointer(strips, np.int64)
-    for s in range(n_strips):
-        taken = pointer(places + 4 * s * n_steps, np.int32)
-        line = pointer(panels + 8 * s * n_panels * n_steps * size, np.uint64)
+def leave_out(layer_words, first, n_strips):
+    """Leave out the steps in which a strip of centers, from the ``first`` strip on, is zero.
+
+    The others are moved to the strip's front.
+    """
+    layer = words(layer_words, LayerWords)
+    n_panels, n_steps, size = layer.columns // LANES, layer.steps, layer.step_bytes // 8
+    x_step, strips = layer.panel_bytes // n_steps, pointer(layer.strips, np.int64)
+    for s in range(first, first + n_strips):
+        taken = pointer(layer.places + 4 * strips[3 * s], np.int32)
+        line = pointer(layer.panels + strips[3 * s + 2], np.uint64)
         count = 0
         for k in range(n_steps):
             found = np.uint64(0)
@@ -241,37 +221,39 @@ def leave_out(panels, n_panels, size, x_step, strips, n_strips, places, n_steps)
         strips[3 * s + 1] = count
 
 
+def leave_out_address():
+    """Address of `leave_out`."""
+    return compiled(leave_out, (None,) * 3).address
+
+
 class Columns(NamedTuple):
-    """Arguments that, beside `driver.LayerWords`, pack a layer's centers again; 64-bit integers."""
+    """Arguments that, beside `driver.LayerWords`, pack a layer's centers; as 64-bit integers."""
 
     pack: int  # see `Packing.address`; then its arguments
     X: int
     shift: int
     sizes: int
-    n_steps: int  # of a panel
-    sparse: int  # whether strips leave out steps
+    leave_out: int  # address of the function; 0: strips take all steps
 
 
-@inner(error_model="numpy")
-def repack(columns, layer_words, samples, begin, end, lines):
-    """Pack samples begin … end; begin is the first of a strip, end is the end of one or of all.
+@cached(nogil=True, error_model="numpy")
+def pack_centers(columns, layer_words, chosen, begin, end, lines):
+    """Pack centers begin … end; begin is the first of a strip, end is the end of one or of all.
 
-    ``lines`` is the address of scratch for four rows.
+    ``chosen`` is the address of the numbers of all centers in X; 0: all of X in order, and begin is
+    0. ``lines`` is the address of scratch for four rows.
     """
-    c = words(columns.ctypes.data, Columns)
-    layer = words(layer_words.ctypes.data, LayerWords)
-    count, rows, center_bytes = end - begin, layer.columns, layer.step_bytes * c.n_steps // LANES
+    c, layer = words(columns, Columns), words(layer_words, LayerWords)
+    count, rows, center_bytes = end - begin, layer.columns, layer.step_bytes * layer.steps // LANES
     n_strips, filled = -(-count // rows), -(-count // LANES) * LANES
     panels, terms = layer.panels + begin * center_bytes, layer.terms + begin * layer.itemsize
-    chosen = samples.ctypes.data + 8 * begin
+    if chosen != 0:
+        chosen += 8 * begin
     call_at(c.pack, c.X, chosen, c.shift, c.sizes, count, lines, panels, terms)
     clear_bytes(panels + filled * center_bytes, (n_strips * rows - filled) * center_bytes)
     clear_bytes(terms + count * layer.itemsize, (n_strips * rows - count) * layer.itemsize)
-    if c.sparse:
-        places = layer.places + 4 * (begin // rows) * c.n_steps
-        strips = layer.strips + 24 * (begin // rows)
-        step, x_step = layer.step_bytes // 8, layer.panel_bytes // c.n_steps
-        leave_out(panels, rows // LANES, step, x_step, strips, n_strips, places, c.n_steps)
+    if c.leave_out != 0:
+        call_at(c.leave_out, layer_words, begin // rows, n_strips)
 
 
 def fill_panels(panels, A):

@@ -115,12 +115,13 @@ class TileLayer(ByTiles):
     def _pack(self, C: np.ndarray, chosen: np.ndarray | None) -> None:
         """Make C, or C[chosen], the centers."""
         layout, self.m = self.layout, len(C if chosen is None else chosen)
-        size = microkernel_table.padded(self.m, microkernels.LANES * layout.panels)
+        strip = microkernels.LANES * layout.panels
+        size = microkernel_table.padded(self.m, strip)
         panels = self._panels = packing.aligned((size * self.width,), layout.c_dtype)
         terms = self._terms = np.empty(size, layout.out_dtype)
-        packing.pack_rows(self.packing, C, ALL if chosen is None else chosen, self.m, panels, terms)
-        self._strips, self._places = packing.strips_of(layout, self.width, panels, self.sparse)
-        self.density = float(self._strips[:, 1].mean()) * layout.x_group / self.width
+        self._strips, self._places = packing.strips_of(
+            layout, self.width, size // strip, self.sparse
+        )
         layer_words = driver.LayerWords(
             *self._addresses,
             layout.rows,
@@ -130,7 +131,7 @@ class TileLayer(ByTiles):
             microkernels.LANES * layout.x_group * panels.itemsize,
             self.width // layout.x_group,
             _part(layout, self.width // layout.x_group),
-            layout.panels * microkernels.LANES,
+            strip,
             panels.ctypes.data,
             self._strips.ctypes.data,
             self._places.ctypes.data,
@@ -141,21 +142,26 @@ class TileLayer(ByTiles):
             terms.itemsize,
         )
         self._layer_words = array("q", layer_words)
+        self._pack_centers(C, chosen, 0, self.m)
+        self.density = float(self._strips[:, 1].mean()) * layout.x_group / self.width
 
-    def renew(self, C: np.ndarray, chosen: np.ndarray, fresh: slice) -> bool:
-        """Replace the ``fresh`` centers by C[chosen][fresh] if these are whole strips."""
-        layout, width, strip = self.layout, self.width, microkernels.LANES * self.layout.panels
-        if len(chosen) != self.m or fresh.start % strip or fresh.stop % strip:
-            return False
-        panels = self._panels[fresh.start * width : fresh.stop * width]
-        some = chosen[fresh]
-        packing.pack_rows(self.packing, C, some, len(some), panels, self._terms[fresh])
-        if self.sparse:
-            strips, places = packing.strips_of(layout, width, panels, True)
-            n_steps, first = width // layout.x_group, fresh.start // strip
-            self._strips[first : first + len(strips), 1] = strips[:, 1]
-            self._places[first * n_steps :][: len(places)] = places
-        return True
+    def _pack_centers(self, C: np.ndarray, chosen: np.ndarray | None, begin: int, end: int) -> None:
+        """Pack centers begin … end of C, or of C[chosen]; see `packing.pack_centers`."""
+        columns, lines = self._columns(C), np.empty(4 * self.width, self.packing.line)
+        given = columns.buffer_info()[0], self._layer_words.buffer_info()[0]
+        places = 0 if chosen is None else chosen.ctypes.data
+        packing.pack_centers(*given, places, begin, end, lines.ctypes.data)
+
+    def _columns(self, C: np.ndarray) -> array[int]:
+        """The `packing.Columns` of centers that are rows of C, as an array."""
+        columns = packing.Columns(
+            self.packing.address(C.dtype),
+            C.ctypes.data,
+            self.packing.shift.ctypes.data,
+            self.packing.sizes.ctypes.data,
+            packing.leave_out_address() if self.sparse else 0,
+        )
+        return array("q", columns)
 
     @property
     def fused(self) -> bool:
@@ -361,8 +367,11 @@ class TilesAmong:
         It is the layer `before`, renewed in place, if that is given, only its `fresh` centers have
         changed, and these are whole strips.
         """
-        if before is not None and fresh is not None and before.renew(self._X, chosen, fresh):
-            return before
+        if before is not None and fresh is not None and len(chosen) == before.m:
+            strip = microkernels.LANES * before.layout.panels
+            if fresh.start % strip == fresh.stop % strip == 0:
+                before._pack_centers(self._X, chosen, fresh.start, fresh.stop)
+                return before
         layer = copy.copy(self._blank)
         layer._pack(self._X, chosen)
         return layer
@@ -400,15 +409,8 @@ class TilesAmong:
             "store", layer.dtype, out=ALL, places=ALL, row_bytes=0, itemsize=itemsize
         )
         call_words, n_bytes = layer._call_words(self._X, store, ALL, layer.block)
-        columns = packing.Columns(
-            layer.packing.address(self._X.dtype),
-            self._X.ctypes.data,
-            layer.packing.shift.ctypes.data,
-            layer.packing.sizes.ctypes.data,
-            layer.width // layer.layout.x_group,
-            layer.sparse,
-        )
-        return np.array(columns, np.intp), np.frombuffer(call_words, np.intp), n_bytes
+        columns = np.frombuffer(layer._columns(self._X), np.intp)
+        return columns, np.frombuffer(call_words, np.intp), n_bytes
 
 
 def load() -> Backend:
