@@ -121,7 +121,9 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
         with stage("output training", "HᵀH"):
             packing.fill_panels(panels[h_panels:, :n], T[part])
             ends = np.append(np.arange(0, n, gram_kernels.DEPTH), n)
-            _add_blocks(panels, ends, kernel, 1.0, G, B)
+            products = np.zeros((k, m))
+            _add_blocks(panels, ends, kernel, 1.0, G, products)
+            B += products.T
             _counted(n, m, k, dtype.itemsize, dtype.name, G)
 
 
@@ -138,7 +140,7 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
     roots = np.ones(N) if weights is None else np.sqrt(weights)
     factors, target_factors = roots / grid.step, (roots / grid.target_step)[:, None]
     halves, late = _halves(T, target_factors)
-    products = np.zeros((m, halves.shape[1]))
+    products = np.zeros((halves.shape[1], m))
     steps = _MORE_STEPS if thread_limit() > _FEW_THREADS else _STEPS
     panels, h_panels, depth = _panels(m, halves.shape[1], np.int32, steps)
     energies = np.empty((h_panels, -(-depth // gram_kernels.UNIT), microkernels.LANES), np.float32)
@@ -169,9 +171,9 @@ def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, s
             _add_blocks(panels, ends, kernel, grid.step**2, G, products)
             _counted(n, m, k, 2, "16-bit products", G)
     unit = grid.step * grid.target_step
-    B += unit * (1 << _HALF) * products[:, :k]
+    B += unit * (1 << _HALF) * products[:k].T
     if halves.shape[1] > k:
-        B += unit * products[:, k:]
+        B += unit * products[k:].T
     outside = np.flatnonzero(late)
     for start in range(0, len(outside), _BEYOND):
         rows = outside[start : start + _BEYOND]
@@ -234,16 +236,17 @@ def _add_blocks(
     kernel: Kernel,
     scale: float,
     G: np.ndarray | None,
-    B: np.ndarray,
+    products: np.ndarray,
 ) -> None:
-    """G += scale HᵀH and B += HᵀT for packed rows, on all threads."""
-    m, k = B.shape
-    squares, others = gram_kernels.gram_blocks(m, k)
-    first = squares if G is None else 0
+    """G += scale HᵀH and products += TᵀH (k, m) for packed rows, on all threads."""
+    k, m = products.shape
+    h_panels = gram_kernels.padded_panels(m)
+    blocks = gram_kernels.blocks_of(h_panels, len(panels), G is not None)
     gram_words = gram_kernels.GramWords(
         panels=panels.ctypes.data,
         panel_bytes=panels.strides[0],
         itemsize=panels.itemsize,
+        h_panels=h_panels,
         n_panels=len(panels),
         ends=ends.ctypes.data,
         n_ends=len(ends),
@@ -253,9 +256,7 @@ def _add_blocks(
         k=k,
         G=0 if G is None else G.ctypes.data,
         G_bytes=0 if G is None else G.strides[0],
-        B=B.ctypes.data,
-        B_bytes=B.strides[0],
-        B_step=B.strides[1],
+        products=products.ctypes.data,
     )
     given = np.array(gram_words, np.intp)
 
@@ -263,9 +264,9 @@ def _add_blocks(
 
     def task(i: int) -> None:
         _held, memory = scratch(n_bytes)
-        gram_kernels.add_gram(first + i, words_at, scale, memory)
+        gram_kernels.add_gram(*blocks[i], words_at, scale, memory)
 
-    parallel_for(task, squares + others - first)
+    parallel_for(task, len(blocks))
 
 
 def _counted(n: int, m: int, k: int, size: int, kind: str, G: np.ndarray | None) -> None:

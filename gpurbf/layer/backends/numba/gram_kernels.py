@@ -41,16 +41,14 @@ def padded_panels(columns):
     return -(-columns // (2 * LANES)) * 2
 
 
-_padded_panels = inner()(padded_panels)
-
-
 class GramWords(NamedTuple):
     """Arguments of `add_gram`, as 64-bit integers."""
 
     panels: int
     panel_bytes: int
     itemsize: int
-    n_panels: int  # of H, and of T after them
+    h_panels: int  # of H; those of T come after them
+    n_panels: int  # of both
     ends: int
     n_ends: int
     address: int  # of the micro-kernel, and its rows and panels
@@ -61,9 +59,7 @@ class GramWords(NamedTuple):
     k: int
     G: int  # float64, and bytes from row to row
     G_bytes: int
-    B: int  # float64, and bytes from row to row and from column to column
-    B_bytes: int
-    B_step: int
+    products: int  # TᵀH (k, m), float64
 
 
 def memory_bytes(kernel, itemsize):
@@ -85,31 +81,27 @@ def add_tile_address(dtype):
     return compiled(_add_tile, (dtype, None, None, None, np.dtype(np.float64), None)).address
 
 
+def blocks_of(h_panels, n_panels, squares):
+    """First panels (left, right) of the blocks of TᵀH and, if ``squares``, of HᵀH before them."""
+    of_h, of_t = range(0, h_panels, PANELS), range(h_panels, n_panels, PANELS)
+    lower = [(i, j) for i in of_h for j in of_h if j <= i]
+    return (lower if squares else []) + [(i, j) for i in of_t for j in of_h]
+
+
 @cached(nogil=True)
-def add_gram(block, gram_words, scale, memory):
-    """Block `block` of G += scale HᵀH (lower triangle) or, for the panels after H's, of B += HᵀT.
+def add_gram(left, right, gram_words, scale, memory):
+    """A block of G += scale HᵀH (lower triangle) or, if ``left`` is a panel of T, of TᵀH.
 
     The sums are of the steps from the first to the last of `ends`; each run between two of them is
     summed in the panels' dtype.
     """
     use_widest_vectors()
     p = words(gram_words, GramWords)
-    h_panels = p.n_panels - _padded_panels(p.k)
-    h_blocks = -(-h_panels // PANELS)
-    # Blocks are numbered row by row through the lower triangle; below it come the rows of T.
-    i, j = 0, block
-    while j > i and i < h_blocks:
-        j -= i + 1
-        i += 1
-    if i >= h_blocks:
-        i, j = h_blocks + j // h_blocks, j % h_blocks
-    targets = i >= h_blocks
-    left, n_left = i * PANELS, min(PANELS, h_panels - i * PANELS)
-    if targets:
-        left = h_panels + (i - h_blocks) * PANELS
-        n_left = min(PANELS, p.n_panels - left)
-    right = j * PANELS
-    n_right = min(PANELS, h_panels - right)
+    out, row_bytes, top, n_rows, end = p.G, p.G_bytes, left * LANES, p.m, p.h_panels
+    if left >= p.h_panels:
+        out, row_bytes, top, n_rows, end = p.products, 8 * p.m, top - end * LANES, p.k, p.n_panels
+        scale = 1.0
+    n_left, n_right = min(PANELS, end - left), min(PANELS, p.h_panels - right)
     tile, ends = memory + 8 * SIDE * SIDE, pointer(p.ends, np.int64)
     clear_bytes(memory, 8 * SIDE * SIDE)
     step, columns = LANES * p.itemsize, p.strip * LANES
@@ -123,25 +115,11 @@ def add_gram(block, gram_words, scale, memory):
                     call_at(p.address, x + k, c + k, p.panel_bytes, steps, tile, p.strip * step)
                     to = memory + 8 * ((a * LANES + r) * SIDE + b * LANES)
                     call_at(p.add, tile, columns, p.rows, columns, to, SIDE)
-    sums = pointer(memory, np.float64)
-    columns = min(n_right * LANES, p.m - right * LANES)
-    if targets:
-        first = (i - h_blocks) * SIDE
-        for o in range(min(SIDE, p.k - first)):
-            B = p.B + right * LANES * p.B_bytes + (first + o) * p.B_step
-            for q in range(columns):
-                pointer(B + q * p.B_bytes, np.float64)[0] += sums[o * SIDE + q]
-    else:
-        for q in range(min(n_left * LANES, p.m - left * LANES)):
-            line = pointer(p.G + (left * LANES + q) * p.G_bytes + 8 * right * LANES, np.float64)
-            for s in range(columns):
-                line[s] += scale * sums[q * SIDE + s]
-
-
-def gram_blocks(m, n_targets):
-    """How many blocks `add_gram` knows: those of HᵀH and, after them, those of HᵀT."""
-    h = -(-m // SIDE)
-    return h * (h + 1) // 2, h * -(-n_targets // SIDE)
+    sums, first = pointer(memory, np.float64), right * LANES
+    for i in range(min(n_left * LANES, n_rows - top)):
+        line = pointer(out + (top + i) * row_bytes + 8 * first, np.float64)
+        for j in range(min(n_right * LANES, p.m - first)):
+            line[j] += scale * sums[i * SIDE + j]
 
 
 LARGEST = 32767
