@@ -20,14 +20,29 @@ def operations_a_step(name):
     return 2 * layout.rows * layout.panels * LANES * layout.x_group
 
 
+def _tile_loop(builder, steps):
+    """Write the loop of the AMX kernel: the four products of a step."""
+
+    def step(number):
+        for total in range(4):
+            amx.multiply(builder, total)
+        number = builder.add(number, _i64(1))
+        return builder.icmp_signed("<", number, steps), [number]
+
+    loop(builder, [_i64(0)], step)
+
+
 @intrinsic(prefer_literal=True)
 def register_loop(typing_context, name, steps, data):
     """`steps` steps of the kernel `name`; each sum is its own operand, so none can be left out."""
-    kind = KINDS[name.literal_value]
-    operation = OPERATIONS[kind.operation]
 
     def generate(context, builder, signature, args):
         _, steps, data = args
+        if name.literal_value == "dot_amx":
+            _tile_loop(builder, steps)
+            return context.get_dummy_value()
+        kind = KINDS[name.literal_value]
+        operation = OPERATIONS[kind.operation]
         compile_for(builder, kind.target)
         inputs = ir.VectorType(operation.operand, kind.width)
         totals = ir.VectorType(operation.total, kind.width * operation.rows)
@@ -51,15 +66,6 @@ def register_loop(typing_context, name, steps, data):
     return types.void(name, types.intp, types.intp), generate
 
 
-def _amx(steps, data):
-    """The four products of a step, repeated."""
-    for _ in range(steps):
-        amx._dot00()
-        amx._dot01()
-        amx._dot10()
-        amx._dot11()
-
-
 @functools.cache
 def _compiled(name):
     """The loop of the kernel `name` as a C function."""
@@ -68,8 +74,7 @@ def _compiled(name):
         register_loop(name, steps, data)
 
     repeated.__qualname__ = name  # the disk cache identifies it by this name
-    function = _amx if name == "dot_amx" else repeated
-    return cached_cfunc(function, types.void(types.intp, types.intp))
+    return cached_cfunc(repeated, types.void(types.intp, types.intp))
 
 
 def run(name, steps):

@@ -11,10 +11,10 @@ from gpurbf.runtime import cpu
 
 COMPILE = """
 from numba import cfunc, types
-from gpurbf.layer.backends.numba import amx
-from gpurbf.layer.backends.numba import activation_kernels
+from gpurbf.layer.backends.numba import activation_kernels, microkernel_table
 integer, real = types.intp, types.float64
-for function, count in ((amx.dot_amx, 7), (amx.enter, 1), (amx.leave, 1)):
+for name, count in (("dot_amx", 7), ("enter_amx", 1), ("leave_amx", 1)):
+    function = microkernel_table._function(name)
     print(cfunc(types.void(*(integer,) * count))(function)._library.get_asm_str())
 print("PROFILE")
 signature = types.void(types.CPointer(types.float32), integer, real, real, integer)

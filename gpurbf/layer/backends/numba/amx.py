@@ -1,10 +1,10 @@
 """The micro-kernel for Intel AMX: 32 rows × 32 centers in four tile registers, 8-bit products.
 
-Same signature as the kernels of `microkernels`. x is packed in panels of 32 rows, 64 inputs a step,
-so that every tile of 16 rows is 1024 contiguous, aligned bytes (unaligned tiles are 3.4 times
-slower); c is packed like the operand of the other 8-bit kernels, 16 of whose steps are one tile.
-Loads and products alternate, and the four accumulators use each loaded tile twice. The tile
-registers belong to a thread: `enter` configures them, `leave` releases them.
+Same signature as the kernels of packed rows in `microkernels`. x is packed in panels of 32 rows, 64
+inputs a step, so that every tile of 16 rows is 1024 contiguous, aligned bytes (unaligned tiles are
+3.4 times slower); c is packed like the operand of the other 8-bit kernels, 16 of whose steps are
+one tile. Loads and products alternate, and the four accumulators use each loaded tile twice. The
+tile registers belong to a thread: `enter` configures them, `leave` releases them.
 """
 
 import ctypes
@@ -13,12 +13,8 @@ import sys
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from gpurbf.layer.backends.numba.microkernels import BLOCK
-from gpurbf.runtime.jit.llvm import pointer
+from gpurbf.layer.backends.numba.microkernels import BLOCK, instruction, loop, place_of, pointer_to
 
 ROWS, PANELS, GROUP = 32, 2, 64  # of a block; inputs a step
 TILE = 1024  # bytes of a tile register
@@ -29,8 +25,10 @@ CONFIGURATION[0] = 1
 CONFIGURATION[16:32:2] = 64
 CONFIGURATION[48:56] = 16
 
-_BYTE = ir.IntType(8)
+_BYTE, _WORD = ir.IntType(8), ir.IntType(64)
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+# The tile registers: 0 to 3 are sums, 4 and 5 rows, 6 and 7 centers.
+_SUMS, _ROWS, _CENTERS = range(4), (4, 5), (6, 7)
 
 
 @functools.cache
@@ -43,68 +41,51 @@ def permission():
     return None
 
 
-def _instruction(name, *immediates):
-    """A Numba function for one tile instruction; it takes none, an address, or also a stride."""
-
-    @intrinsic
-    def instruction(typing_context, *operands):
-        def generate(context, builder, signature, args):
-            values = [_BYTE(i) for i in immediates]
-            if operands:
-                place, *stride = cgutils.unpack_tuple(builder, args[0])
-                values += [builder.inttoptr(place, _BYTE.as_pointer()), *stride]
-            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
-            return context.get_dummy_value()
-
-        return types.void(types.StarArgTuple([types.intp] * len(operands))), generate
-
-    return instruction
+def _tile(builder, name, *tiles, memory=()):
+    """Write an instruction on tile registers, and on memory: its address and bytes between rows."""
+    if memory:
+        address, apart = memory
+        memory = pointer_to(builder, address, 0, _BYTE), _WORD(apart)
+    instruction(builder, f"llvm.x86.{name}", ir.VoidType(), *map(_BYTE, tiles), *memory)
 
 
-_configure = _instruction("llvm.x86.ldtilecfg")
-_release = _instruction("llvm.x86.tilerelease")
-_zero0, _zero1, _zero2, _zero3 = (_instruction("llvm.x86.tilezero", t) for t in range(4))
-_store0, _store1, _store2, _store3 = (_instruction("llvm.x86.tilestored64", t) for t in range(4))
-_load_x0, _load_x1, _load_c0, _load_c1 = (
-    _instruction("llvm.x86.tileloadd64", t) for t in range(4, 8)
-)
-# signed rows, unsigned centers, as everywhere
-_dot00 = _instruction("llvm.x86.tdpbsud", 0, 4, 6)
-_dot01 = _instruction("llvm.x86.tdpbsud", 1, 4, 7)
-_dot10 = _instruction("llvm.x86.tdpbsud", 2, 5, 6)
-_dot11 = _instruction("llvm.x86.tdpbsud", 3, 5, 7)
+def multiply(builder, total):
+    """Add the products of a tile of rows and one of centers to the sums number `total`."""
+    # signed rows, unsigned centers, as everywhere
+    _tile(builder, "tdpbsud", total, _ROWS[total // 2], _CENTERS[total % 2])
 
 
-def dot_amx(x, places, c, c_stride, steps, out, begun):
+def dot(builder, x, places, c, c_stride, steps, out, begun):
     """out (32 × 32 int32) = the products of `steps` · 64 inputs; `begun` is 0."""
-    out_stride = 4 * BLOCK
-    _zero0()
-    _zero1()
-    _zero2()
-    _zero3()
-    for step in range(steps):
-        rows = x + pointer(places + 4 * step, np.int32)[0]
-        _load_x0(rows, 64)
-        _load_c0(c, 64)
-        _dot00()
-        _load_c1(c + c_stride, 64)
-        _dot01()
-        _load_x1(rows + TILE, 64)
-        _dot10()
-        _dot11()
-        c += TILE
-    _store0(out, out_stride)
-    _store1(out + 64, out_stride)
-    _store2(out + 16 * out_stride, out_stride)
-    _store3(out + 16 * out_stride + 64, out_stride)
+
+    def step(number, places, c):
+        rows = place_of(builder, x, places)
+        _tile(builder, "tileloadd64", 4, memory=(rows, 64))
+        _tile(builder, "tileloadd64", 6, memory=(c, 64))
+        multiply(builder, 0)
+        _tile(builder, "tileloadd64", 7, memory=(builder.add(c, c_stride), 64))
+        multiply(builder, 1)
+        _tile(builder, "tileloadd64", 5, memory=(builder.add(rows, _WORD(TILE)), 64))
+        multiply(builder, 2)
+        multiply(builder, 3)
+        number, places = builder.add(number, _WORD(1)), builder.add(places, _WORD(4))
+        again = builder.icmp_signed("<", number, steps)
+        return again, [number, places, builder.add(c, _WORD(TILE))]
+
+    for total in _SUMS:
+        _tile(builder, "tilezero", total)
+    loop(builder, [_WORD(0), places, c], step)
+    for total in _SUMS:
+        at = builder.add(out, _WORD(total // 2 * 16 * 4 * BLOCK + total % 2 * 64))
+        _tile(builder, "tilestored64", total, memory=(at, 4 * BLOCK))
 
 
-def enter(config):
+def enter(builder, config):
     """Configure the tile registers of this thread from the address of `CONFIGURATION`."""
-    _configure(config)
+    config = pointer_to(builder, config, 0, _BYTE)
+    instruction(builder, "llvm.x86.ldtilecfg", ir.VoidType(), config)
 
 
-def leave(config):
+def leave(builder, config):
     """Give the tile registers back."""
-    _release()
+    instruction(builder, "llvm.x86.tilerelease", ir.VoidType())

@@ -47,11 +47,14 @@ _u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
 LAYOUTS["dot_amx"] = Layout(amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, _s32, PRODUCTS)
 
 
-_AMX = {"dot_amx": amx.dot_amx, "enter_amx": amx.enter, "leave_amx": amx.leave}
+_AMX = {"dot_amx": amx.dot, "enter_amx": amx.enter, "leave_amx": amx.leave}
 
 
 def write(builder, name, *arguments):
     """Write the LLVM code of the micro-kernel `name`."""
+    if name in _AMX:
+        _AMX[name](builder, *arguments)
+        return
     kind = KINDS.get(name) or matvec_kernels.KINDS[name]
     compile_for(builder, kind.target)
     if name in matvec_kernels.KINDS:
@@ -80,21 +83,22 @@ def _written(typing_context, name, *arguments):
 
 def _function(name):
     """The micro-kernel as a Python function that Numba compiles."""
-    if name in _AMX:
-        return _AMX[name]
     # These functions hold only names: for the disk cache an intrinsic changes with every process.
-    if name in KINDS and KINDS[name].listed:
+    if name in ("enter_amx", "leave_amx"):
 
-        def listed(x, places, c, c_stride, steps, out, begun):
+        def function(config):
+            _written(name, config)
+
+    elif name == "dot_amx" or (name in KINDS and KINDS[name].listed):
+
+        def function(x, places, c, c_stride, steps, out, begun):
             _written(name, x, places, c, c_stride, steps, out, begun)
 
-        function = listed
     else:
 
-        def plain(x, c, c_stride, steps, out, out_stride):
+        def function(x, c, c_stride, steps, out, out_stride):
             _written(name, x, c, c_stride, steps, out, out_stride)
 
-        function = plain
     function.__qualname__ = name  # the disk cache identifies it by this name
     return function
 

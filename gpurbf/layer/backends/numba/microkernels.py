@@ -138,7 +138,7 @@ def compile_for(builder, target):
             set.add(builder.function.attributes, attribute)
 
 
-def _instruction(builder, name, result, *args):
+def instruction(builder, name, result, *args):
     """Call an LLVM intrinsic."""
     kind = ir.FunctionType(result, [a.type for a in args])
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
@@ -148,13 +148,13 @@ def _instruction(builder, name, result, *args):
 def _vpdpbusd(builder, total, x, c):
     # These operand types are the ones of old LLVM versions; newer ones convert them on reading.
     # Of the two factors the first is unsigned.
-    return _instruction(
+    return instruction(
         builder, f"llvm.x86.avx512.vpdpbusd.{32 * total.type.count}", total.type, total, c, x
     )
 
 
 def _vpdpwssd(builder, total, x, c):
-    return _instruction(
+    return instruction(
         builder, f"llvm.x86.avx512.vpdpwssd.{32 * total.type.count}", total.type, total, x, c
     )
 
@@ -162,14 +162,14 @@ def _vpdpwssd(builder, total, x, c):
 def _vpmaddwd(builder, total, x, c):
     words = ir.VectorType(ir.IntType(16), 2 * total.type.count)
     x, c = builder.bitcast(x, words), builder.bitcast(c, words)
-    return builder.add(total, _instruction(builder, "llvm.x86.avx2.pmadd.wd", total.type, x, c))
+    return builder.add(total, instruction(builder, "llvm.x86.avx2.pmadd.wd", total.type, x, c))
 
 
 def _vpsadbw(builder, total, x, c):
     name = {8: "llvm.x86.avx512.psad.bw.512", 4: "llvm.x86.avx2.psad.bw"}[total.type.count]
     bytes_ = ir.VectorType(ir.IntType(8), 8 * total.type.count)
     x, c = builder.bitcast(x, bytes_), builder.bitcast(c, bytes_)
-    return builder.add(total, _instruction(builder, name, total.type, x, c))
+    return builder.add(total, instruction(builder, name, total.type, x, c))
 
 
 def _multiply_int16(builder, total, x, c):
@@ -205,7 +205,7 @@ def _float_intrinsic(builder, name, *args):
     """Call an LLVM intrinsic of vectors of floats."""
     vector = args[0].type
     suffix = f"v{vector.count}f{8 * byte_size(vector.element)}"
-    return _instruction(builder, f"llvm.{name}.{suffix}", vector, *args)
+    return instruction(builder, f"llvm.{name}.{suffix}", vector, *args)
 
 
 def _udot(builder, total, x, c):
@@ -219,13 +219,13 @@ def _ummla(builder, total, x, c):
 def _arm(builder, name, total, a, b):
     """One of ARM's instructions that sum products of 16 bytes in 4 numbers."""
     a, b = (builder.bitcast(v, ir.VectorType(_i8, 16)) for v in (a, b))
-    return _instruction(builder, f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, total, a, b)
+    return instruction(builder, f"llvm.aarch64.neon.{name}.v4i32.v16i8", total.type, total, a, b)
 
 
 def _uabd_udot(builder, total, x, c):
     bytes_ = ir.VectorType(_i8, 16)
     x, c = builder.bitcast(x, bytes_), builder.bitcast(c, bytes_)
-    distance = _instruction(builder, "llvm.aarch64.neon.uabd.v16i8", bytes_, x, c)
+    distance = instruction(builder, "llvm.aarch64.neon.uabd.v16i8", bytes_, x, c)
     return _arm(builder, "udot", total, distance, ir.Constant(bytes_, [1] * 16))
 
 
@@ -293,6 +293,12 @@ def pointer_to(builder, address, offset, kind):
     """`address + offset` bytes as a pointer to `kind`."""
     raw = builder.inttoptr(address, _i8.as_pointer())
     return builder.bitcast(builder.gep(raw, [_i64(offset)]), kind.as_pointer())
+
+
+def place_of(builder, x, places):
+    """The address in x of the first of the listed steps."""
+    place = builder.load(pointer_to(builder, places, 0, _i32), align=4)
+    return builder.add(x, builder.sext(place, _i64))
 
 
 def _broadcast(builder, number, width):
@@ -391,10 +397,7 @@ def _sum(builder, kind, x, places, c, c_stride, steps, before):
 
     def step(number, x, places, c, *sums):
         old = [sums[row * n_sums : (row + 1) * n_sums] for row in range(n_rows)]
-        rows = x
-        if kind.listed:
-            place = builder.load(pointer_to(builder, places, 0, _i32), align=4)
-            rows = builder.add(x, builder.sext(place, _i64))
+        rows = place_of(builder, x, places) if kind.listed else x
         if operation.rows == 1:
             centers = []
             for panel in range(kind.panels):
@@ -431,7 +434,7 @@ def _vectors(builder, kind, address, inputs):
     if kind.ld1x4:
         name = "llvm.aarch64.neon.ld1x4." + ("v4f32.p0" if inputs.element == _f32 else "v4i32.p0")
         pointer = pointer_to(builder, address, 0, inputs.element)
-        loaded = _instruction(builder, name, ir.LiteralStructType([inputs] * 4), pointer)
+        loaded = instruction(builder, name, ir.LiteralStructType([inputs] * 4), pointer)
         yield from (builder.extract_value(loaded, i) for i in range(4))
         return
     for first in range(0, LANES, kind.width):
