@@ -21,10 +21,10 @@ import numpy as np
 from llvmlite import ir
 
 from gpurbf.layer.backends.numba.microkernels import (
-    AVX2,
     BLOCK,
-    DOTPROD,
     OPERATIONS,
+    TARGETS,
+    VECTORS,
     Kind,
     byte_size,
     loop,
@@ -33,22 +33,16 @@ from gpurbf.layer.backends.numba.microkernels import (
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.runtime.jit.llvm import address, clear_bytes, use_widest_vectors
 
-# Width, samples and outputs (`panels`) of a block of registers, for activations of both dtypes.
+# Samples and outputs (`panels`) of a block of registers, in the order of `VECTORS`.
 _BLOCKS = {
-    ("partial", "avx512"): (8, 4, 5),
-    ("partial", "avx2"): (4, 1, 5),
-    ("partial", "generic"): (2, 1, 2),
-    ("partial", "neon"): (2, 2, 3),
-    ("single", "avx512"): (8, 12, 1),
-    ("single", "avx2"): (4, 4, 1),
-    ("single", "generic"): (2, 2, 1),
-    ("single", "neon"): (2, 4, 1),
+    "partial": ((4, 5), (1, 5), (1, 2), (2, 3)),
+    "single": ((12, 1), (4, 1), (2, 1), (4, 1)),
 }
-_TARGETS = {"avx2": AVX2, "neon": DOTPROD}
 _OPERATIONS = {32: "multiply_widened", 64: "multiply_float64"}
 KINDS = {
-    f"{name}{bits}_{vectors}": Kind(operation, *block, target=_TARGETS.get(vectors))
-    for (name, vectors), block in _BLOCKS.items()
+    f"{name}{bits}_{vectors}": Kind(operation, size // 8, *block, target=TARGETS.get(vectors))
+    for name, blocks in _BLOCKS.items()
+    for (vectors, size), block in zip(VECTORS.items(), blocks)
     for bits, operation in _OPERATIONS.items()
 }
 PARTS = 8  # partial sums of an output

@@ -71,6 +71,41 @@ class Kind(NamedTuple):
         return not self.row_stride
 
 
+# Bytes of a vector register, and the target of kernels that are named by it.
+VECTORS = {"avx512": 64, "avx2": 32, "generic": 16, "neon": 16}
+TARGETS = {"avx2": AVX2, "neon": DOTPROD}
+# Rows and panels of the blocks of floats, in the order of VECTORS.
+_BLOCKS = {
+    ("dot", 32): ((12, 2), (6, 1), (4, 1), (6, 1)),
+    ("dot", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
+    ("manhattan", 32): ((12, 2), (4, 1), (4, 1), (2, 1)),
+    ("manhattan", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
+    ("score", 32): ((12, 1), (6, 1), (4, 1), (6, 1)),
+    ("score", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
+    ("gram", 32): ((8, 2), (4, 1), (4, 1), (4, 1)),
+    ("gram", 64): ((8, 1), (2, 1), (2, 1), (2, 1)),
+}
+# Of each task with floats: the operation, steps of a run of float32 sums (0: all), and numbers in x
+# from row to row and from step to step (0: x is packed).
+_OF_TASKS = {
+    "dot": ("multiply", 128, 0, 0),
+    "manhattan": ("difference", 128, 0, 0),
+    "score": ("multiply", 64, BLOCK, 1),
+    "gram": ("multiply", 0, 1, LANES),
+}
+
+
+def _of_floats(task, bits, vectors, rows, panels):
+    """The kind of a task's kernel of float32 or float64."""
+    operation, run, row_stride, step_stride = _OF_TASKS[task]
+    size, arm = bits // 8, vectors == "neon"
+    return Kind(
+        f"{operation}_float{bits}", VECTORS[vectors] // size, rows, panels,
+        row_stride * size, step_stride * size, TARGETS.get(vectors), run if bits == 32 else 0,
+        by_lane=arm and task in ("dot", "gram"), ld1x4=arm and bits == 32,
+    )  # fmt: skip
+
+
 # dot…        integer products of quantization codes, float32 and float64 products
 # manhattan…  sums of absolute differences, likewise
 # score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
@@ -80,53 +115,21 @@ KINDS = {
     "dot_avxvnni": Kind("vpdpbusd", 8, 6, 1, target=AVXVNNI),
     "dot_avx2": Kind("vpmaddwd256", 8, 6, 1, target=AVX2),
     "dot_generic": Kind("multiply_int16", 4, 4, 1),
-    "dot32_avx512": Kind("multiply_float32", 16, 12, 2, run=128),
-    "dot32_avx2": Kind("multiply_float32", 8, 6, 1, target=AVX2, run=128),
-    "dot32_generic": Kind("multiply_float32", 4, 4, 1, run=128),
-    "dot64_avx512": Kind("multiply_float64", 8, 12, 1),
-    "dot64_avx2": Kind("multiply_float64", 4, 2, 1, target=AVX2),
-    "dot64_generic": Kind("multiply_float64", 2, 2, 1),
+    "dot_i8mm": Kind("ummla", 2, 6, 1, target=I8MM),
+    "dot_dotprod": Kind("udot", 4, 6, 1, target=DOTPROD, by_lane=True, ld1x4=True),
     "manhattan_avx512": Kind("vpsadbw", 8, 12, 1),
     "manhattan_avx2": Kind("vpsadbw", 4, 2, 1, target=AVX2),
     "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
-    "manhattan32_avx512": Kind("difference_float32", 16, 12, 2, run=128),
-    "manhattan32_avx2": Kind("difference_float32", 8, 4, 1, target=AVX2, run=128),
-    "manhattan32_generic": Kind("difference_float32", 4, 4, 1, run=128),
-    "manhattan64_avx512": Kind("difference_float64", 8, 12, 1),
-    "manhattan64_avx2": Kind("difference_float64", 4, 2, 1, target=AVX2),
-    "manhattan64_generic": Kind("difference_float64", 2, 2, 1),
-    "score32_avx512": Kind("multiply_float32", 16, 12, 1, 4 * BLOCK, 4, run=64),
-    "score32_avx2": Kind("multiply_float32", 8, 6, 1, 4 * BLOCK, 4, target=AVX2, run=64),
-    "score32_generic": Kind("multiply_float32", 4, 4, 1, 4 * BLOCK, 4, run=64),
-    "score64_avx512": Kind("multiply_float64", 8, 12, 1, 8 * BLOCK, 8),
-    "score64_avx2": Kind("multiply_float64", 4, 2, 1, 8 * BLOCK, 8, target=AVX2),
-    "score64_generic": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8),
-    "gram32_avx512": Kind("multiply_float32", 16, 8, 2, 4, 4 * LANES),
-    "gram32_avx2": Kind("multiply_float32", 8, 4, 1, 4, 4 * LANES, target=AVX2),
-    "gram32_generic": Kind("multiply_float32", 4, 4, 1, 4, 4 * LANES),
-    "gram64_avx512": Kind("multiply_float64", 8, 8, 1, 8, 8 * LANES),
-    "gram64_avx2": Kind("multiply_float64", 4, 2, 1, 8, 8 * LANES, target=AVX2),
-    "gram64_generic": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES),
+    "manhattan_neon": Kind("uabd_udot", 4, 4, 1, target=DOTPROD),
     "gram16_avx512vnni": Kind("vpdpwssd", 16, 8, 2, 4, 4 * LANES),
     "gram16_avxvnni": Kind("vpdpwssd", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
     "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
     "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
-    "dot_i8mm": Kind("ummla", 2, 6, 1, target=I8MM),
-    "dot_dotprod": Kind("udot", 4, 6, 1, target=DOTPROD, by_lane=True, ld1x4=True),
-    "dot32_neon": Kind(
-        "multiply_float32", 4, 6, 1, target=DOTPROD, run=128, by_lane=True, ld1x4=True
-    ),
-    "dot64_neon": Kind("multiply_float64", 2, 2, 1, target=DOTPROD, by_lane=True),
-    "manhattan_neon": Kind("uabd_udot", 4, 4, 1, target=DOTPROD),
-    "manhattan32_neon": Kind("difference_float32", 4, 2, 1, target=DOTPROD, run=128, ld1x4=True),
-    "manhattan64_neon": Kind("difference_float64", 2, 2, 1, target=DOTPROD),
-    "score32_neon": Kind("multiply_float32", 4, 6, 1, 4 * BLOCK, 4, DOTPROD, run=64, ld1x4=True),
-    "score64_neon": Kind("multiply_float64", 2, 2, 1, 8 * BLOCK, 8, target=DOTPROD),
-    "gram32_neon": Kind(
-        "multiply_float32", 4, 4, 1, 4, 4 * LANES, DOTPROD, by_lane=True, ld1x4=True
-    ),
-    "gram64_neon": Kind("multiply_float64", 2, 2, 1, 8, 8 * LANES, target=DOTPROD, by_lane=True),
     "gram16_neon": Kind("smlal_pairs", 4, 4, 1, 4, 4 * LANES, target=DOTPROD, by_lane=True),
+} | {
+    f"{task}{bits}_{vectors}": _of_floats(task, bits, vectors, *block)
+    for (task, bits), blocks in _BLOCKS.items()
+    for vectors, block in zip(VECTORS, blocks)
 }
 
 
