@@ -92,16 +92,11 @@ def tiles(found: Mapping[str, Mapping[Any, float]], figure: Any) -> None:
     panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for axis, name in zip(panels, names):
         ways = {way: series for way, series in found.items() if way.partition(",")[0] == name}
-        default, *rest = next(iter(ways.values()))
-        order = sorted(rest, key=lambda tile: tile.threads or 0)
-        # One line for the tiles of as many threads.
-        breaks = [i for i in range(1, len(order)) if order[i].threads != order[i - 1].threads]
+        default, *order = next(iter(ways.values()))
         for way, series in ways.items():
             kind = _kind(way)
-            style = {"color": COLOURS[kind], "marker": _MARKS[kind]}
-            for i, j in zip([0, *breaks], [*breaks, len(order)]):
-                ratios = [series[tile] / series[default] for tile in order[i:j]]
-                axis.plot(range(i, j), ratios, label=None if i else kind, **style)
+            ratios = [series[tile] / series[default] for tile in order]
+            axis.plot(ratios, label=kind, color=COLOURS[kind], marker=_MARKS[kind])
         axis.axhline(1, color=_GREY, lw=1)
         labels = [str(tile) for tile in order]
         axis.set_xticks(range(len(order)), labels, rotation=60, ha="right", fontsize=8)

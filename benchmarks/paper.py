@@ -6,9 +6,7 @@ layer is gaussian, H is returned, and the data are integers, so that every way c
 
 from __future__ import annotations
 
-import os
 from functools import cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -160,16 +158,6 @@ def _over_n(report: Report, sizes: Sizes) -> None:
     report.figure("paper-n", "Synapse time and speed-up over the number of inputs", plot)
 
 
-def _cores() -> int | None:
-    """How many cores there are, where Linux tells that each runs several threads; else None."""
-    try:
-        mask = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings").read_text()
-        siblings = int(mask.replace(",", ""), 16).bit_count()
-    except (OSError, ValueError):
-        return None
-    return (os.cpu_count() or 1) // siblings if siblings > 1 else None
-
-
 def _on_one_layer(report: Report, sizes: Sizes) -> None:
     """Every backend and precision on the same layer, with three ratios each."""
     N = m = sizes.backends
@@ -233,11 +221,8 @@ def tiles_to_try(name: str) -> tuple[Tile, ...]:
     """The tiles that are compared with a backend's own."""
     if name == "numba-cuda":  # those of all products
         return Tile(M=128, B=16), Tile(M=64, B=8)
-    if name == "numba":
-        # Threads of one core share its multipliers and its L2 cache: fewer may be faster.
-        counts = dict.fromkeys((None, _cores()))
-        return tuple(Tile(M=M, threads=n) for n in counts for M in (24, 48, 96, 192, 384))
-    return tuple(Tile(M=M) for M in (256, 512, 2048))
+    sizes = (24, 48, 96, 192, 384) if name == "numba" else (256, 512, 2048)
+    return tuple(Tile(M=M) for M in sizes)
 
 
 def _tiles(report: Report, N: int) -> None:

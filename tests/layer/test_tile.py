@@ -27,7 +27,7 @@ def test_forced_tiles_nest_and_belong_to_a_thread():
 
 @pytest.mark.parametrize(
     ("tile", "shape", "blocks"),
-    [(Tile(M=96, threads=1), (500, 9), [96]), (Tile(M=5000), (2, 300_000), range(1, 100))],
+    [(Tile(M=96), (500, 9), [96]), (Tile(M=5000), (2, 300_000), range(1, 100))],
 )
 def test_a_layer_keeps_its_first_tile_but_for_the_memory_of_many_inputs(tile, shape, blocks):
     X = np.random.default_rng(0).normal(size=shape)
@@ -36,7 +36,7 @@ def test_a_layer_keeps_its_first_tile_but_for_the_memory_of_many_inputs(tile, sh
         layer.activations(X)  # worker threads have no forced tile, and need none
     layer.activations(X)
     (prepared,) = layer._prepared.values()
-    assert prepared.block in blocks and prepared.threads == tile.threads
+    assert prepared.block in blocks
 
 
 @pytest.mark.parametrize("precision", ("exact", "float32", "float64"))
@@ -48,7 +48,7 @@ def test_no_tile_changes_a_result(backend, metric, precision):
     gamma = 1e-4 / X.shape[1] / (X.shape[1] if metric == "manhattan" else 1)
     H = reference.hidden(X, C, metric, "gaussian", gamma)
     W, T = rng.normal(size=(len(C), 3)), rng.normal(size=(len(X), 2))
-    tiles = (Tile(M=1, threads=1000), Tile(M=37), Tile(M=5000))
+    tiles = (Tile(M=1), Tile(M=37), Tile(M=5000))
     if backend == "numba-cuda" or (backend, metric) == ("cupy", "manhattan"):
         tiles = (Tile(M=128, B=16), Tile(M=64, B=8))
     for cut in (DEFAULT, *tiles):

@@ -305,12 +305,11 @@ class Tile(NamedTuple):
     """The sizes of a layer's tiles; a backend uses some of them, and None is its default.
 
     ``M``: samples of a tile, and centers too if it is square. ``B``: a GPU's block has B × B
-    threads. ``threads``: maximum number of CPU threads.
+    threads.
     """
 
     M: int | None = None
     B: int | None = None
-    threads: int | None = None
 
     def __str__(self) -> str:
         stated = [f"{key} {value:g}" for key, value in self._asdict().items() if value is not None]

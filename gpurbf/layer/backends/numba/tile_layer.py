@@ -58,9 +58,9 @@ class TileLayer(ByTiles):
     Samples and centers are shifted by a vector near their mean, so that products lose fewer digits.
     It is found from ``among`` (N, n), by default from the centers C (m, n).
 
-    ``codes``: X is 8-bit codes; otherwise it is numbers. ``block`` rows are packed at a time, by up
-    to ``threads`` threads. ``sparse``: strips of centers leave out the inputs that are zero in all
-    of them; ``density`` is the part of all products that is not left out.
+    ``codes``: X is 8-bit codes; otherwise it is numbers. ``block`` rows are packed at a time.
+    ``sparse``: strips of centers leave out the inputs that are zero in all of them; ``density`` is
+    the part of all products that is not left out.
     """
 
     def __init__(
@@ -108,8 +108,7 @@ class TileLayer(ByTiles):
         )
         rule = epilogue_of(activation, terms.alpha, unit(metric, quantization), self.dtype)
         self._epilogue = activation_kernels.rule_words(rule, microkernels.BLOCK, microkernels.BLOCK)
-        tile = forced_tile()
-        self.block, self.threads = _block(layout, width, tile.M), tile.threads
+        self.block = _block(layout, width, forced_tile().M)
         self._pack(_typed(C, self.codes), None)
 
     def _pack(self, C: np.ndarray, chosen: np.ndarray | None) -> None:
@@ -233,7 +232,7 @@ class TileLayer(ByTiles):
         # A task is about two blocks of rows, and every thread gets as many.
         panels = self._panels
         work = n * m * (panels.itemsize * X.shape[1] + _ACTIVATION_BYTES)
-        useful = min(filter(None, (self.threads, 1 + work // _MIN_BYTES_PER_THREAD)))
+        useful = 1 + work // _MIN_BYTES_PER_THREAD
         n_threads = min(planned_threads(), useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
         step = math.lcm(self.layout.rows, consumer.together)
