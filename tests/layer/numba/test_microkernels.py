@@ -149,7 +149,7 @@ def written(name):
     """The LLVM code of the kernel alone, as the builder writes it."""
     kind = KINDS[name]
     module, word = ir.Module(), ir.IntType(64)
-    arguments = [word] * (7 if kind.listed and name in OF_TILES else 6)
+    arguments = [word] * (7 if kind.listed else 6)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
     builder = ir.IRBuilder(function.append_basic_block())
     microkernel_table.write(builder, name, *function.args)

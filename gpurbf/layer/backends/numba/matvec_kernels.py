@@ -40,7 +40,9 @@ _BLOCKS = {
 }
 _OPERATIONS = {32: "multiply_widened", 64: "multiply_float64"}
 KINDS = {
-    f"{name}{bits}_{vectors}": Kind(operation, size // 8, *block, target=TARGETS.get(vectors))
+    f"{name}{bits}_{vectors}": Kind(
+        operation, size // 8, *block, BLOCK * bits // 8, target=TARGETS.get(vectors)
+    )
     for name, blocks in _BLOCKS.items()
     for (vectors, size), block in zip(VECTORS.items(), blocks)
     for bits, operation in _OPERATIONS.items()
@@ -67,7 +69,7 @@ def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
         return builder.load(place, align=kind.width * size)
 
     places = [(r, o, v) for r in range(kind.rows) for o in range(kind.panels) for v in vectors]
-    h_stride = word(BLOCK * h_size)
+    h_stride = word(kind.row_stride)
 
     def step(number, h, w, *old):
         new = dict(zip(places, old))

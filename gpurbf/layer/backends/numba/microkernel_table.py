@@ -3,13 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba import amx, matvec_kernels, microkernels
-from gpurbf.layer.backends.numba.microkernels import BLOCK, KINDS, OPERATIONS, PRODUCTS, compile_for
+from gpurbf.layer.backends.numba.microkernels import OPERATIONS, PRODUCTS, compile_for
 from gpurbf.runtime.jit import caching
 from gpurbf.runtime.lazy import once
 
@@ -42,7 +41,8 @@ def _layout(kind):
 
 
 # By the name of the kernel, which need not be compiled for it.
-LAYOUTS = {name: _layout(kind) for name, kind in (KINDS | matvec_kernels.KINDS).items()}
+_KINDS = microkernels.KINDS | matvec_kernels.KINDS
+LAYOUTS = {name: _layout(kind) for name, kind in _KINDS.items()}
 _u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
 LAYOUTS["dot_amx"] = Layout(amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, _s32, PRODUCTS)
 
@@ -55,19 +55,10 @@ def write(builder, name, *arguments):
     if name in _AMX:
         _AMX[name](builder, *arguments)
         return
-    kind = KINDS.get(name) or matvec_kernels.KINDS[name]
+    kind = _KINDS[name]
     compile_for(builder, kind.target)
-    if name in matvec_kernels.KINDS:
-        matvec_kernels.build(builder, kind, *arguments)
-    else:
-        number = ir.IntType(64)
-        if kind.listed:
-            (*most, begun), stride = arguments, BLOCK * LAYOUTS[name].out_dtype.itemsize
-            arguments = *most, number(stride), begun
-        else:
-            x, *others = arguments
-            arguments = x, number(0), *others, number(0)
-        microkernels.build(builder, kind, *arguments)
+    module = matvec_kernels if name in matvec_kernels.KINDS else microkernels
+    module.build(builder, kind, *arguments)
 
 
 @intrinsic(prefer_literal=True)
@@ -89,7 +80,7 @@ def _function(name):
         def function(config):
             _written(name, config)
 
-    elif name == "dot_amx" or (name in KINDS and KINDS[name].listed):
+    elif name == "dot_amx" or _KINDS[name].listed:
 
         def function(x, places, c, c_stride, steps, out, begun):
             _written(name, x, places, c, c_stride, steps, out, begun)

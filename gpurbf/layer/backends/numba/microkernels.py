@@ -331,11 +331,14 @@ def loop(builder, first, body):
     return values
 
 
-def build(builder, kind, x, places, c, c_stride, steps, out, out_stride, begun):
-    """Write the loop over the steps and the store of the sums, once or for each run.
-
-    For a kind without a list of steps, `places` and `begun` are 0, as numbers.
-    """
+def build(builder, kind, *arguments):
+    """Write the loop over the steps and the store of the sums, once or for each run."""
+    if kind.listed:
+        x, places, c, c_stride, steps, out, begun = arguments
+        out_stride = _i64(BLOCK * byte_size(OPERATIONS[kind.operation].result))
+    else:
+        x, c, c_stride, steps, out, out_stride = arguments
+        places = begun = _i64(0)
     if not kind.run:
         before = _sums_before(builder, kind, out, out_stride, begun)
         sums, *_ = _sum(builder, kind, x, places, c, c_stride, steps, before)
