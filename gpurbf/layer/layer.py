@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -119,7 +120,6 @@ class HiddenLayer:
         elif not isinstance(C, Samples):
             C = np.asarray(to_host(C))
         self.centers = C
-        self._sparse_centers: Any = C if sp.issparse(C) else None
         self.activation = activation
         if not isinstance(backend, tuple):
             backend = get_backend(backend, C.shape[0])
@@ -157,12 +157,11 @@ class HiddenLayer:
         self._lock = Lock()
         self._last_weights: OutputWeights | None = None
 
-    @property
+    @cached_property
     def sparse_centers(self) -> Any:
         """See :class:`gpurbf.layer.Layer`."""
-        if self._sparse_centers is None:  # concurrent threads may each make one; all are equal
-            self._sparse_centers = sparse.sparse_or_dense(self._numbers())
-        return self._sparse_centers
+        C = self.centers
+        return C if sp.issparse(C) else sparse.sparse_or_dense(self._numbers())
 
     @property
     def exact_sums(self) -> bool:
@@ -171,7 +170,7 @@ class HiddenLayer:
 
     def in_float64(self, backend: str | None = None) -> HiddenLayer:
         """This layer with activations in float64, on another backend if one is named."""
-        layer = HiddenLayer(
+        return HiddenLayer(
             self.centers,
             self.activation,
             backend=backend or (self.backend, self.reason),
@@ -179,8 +178,6 @@ class HiddenLayer:
             dtype=_FLOAT64,
             quantizations=self.quantizations,
         )
-        layer._sparse_centers = self._sparse_centers
-        return layer
 
     def describe(self) -> str:
         """The backend in use and the reason, its kernels and the arithmetic, in a line."""
