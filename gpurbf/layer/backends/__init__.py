@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.tile_layer import TilesAmong
 
 check = lazy_module("gpurbf.layer.backends.cuda.check")
+cpu_kernel = lazy_module("gpurbf.layer.backends.numba.cpu_kernel")
 # How to install the libraries for GPUs.
 INSTALL = (
     'in a copy of gpurbf, pip install ".[cuda12]" or ".[cuda13]", whichever the driver has '
@@ -144,21 +145,14 @@ GPUS = ["cupy", "numba-cuda"]
 CPUS = ["numba", "mkl", "numpy"]
 
 
-def cpus_in_order() -> list[str]:
-    """The names of backends on the CPU, in the order in which "auto" tries them."""
-    from gpurbf.layer.backends.numba import cpu_kernel
-
+def best_on_host() -> tuple[Backend, list[str]]:
+    """Return the CPU backend that "auto" takes, and the names before it that cannot run."""
     try:
         plain = cpu_kernel.choose_kernel()[0] == "generic"
     except BackendUnavailable:  # a kernel is forced that the backend will refuse
         plain = False
-    return sorted(CPUS, key="numba".__eq__) if plain else CPUS
-
-
-def best_on_host() -> tuple[Backend, list[str]]:
-    """Return the CPU backend that "auto" takes, and the names before it that cannot run."""
     refused: dict[str, str] = {}
-    for name in cpus_in_order():
+    for name in sorted(CPUS, key="numba".__eq__) if plain else CPUS:
         found = _attempt(LOADERS[name])
         if isinstance(found, Backend):
             return found, list(refused)

@@ -79,7 +79,7 @@ def test_auto_takes_the_cpu_and_says_why(monkeypatch, folder, fresh, how, capsys
         monkeypatch.setattr(check, "LIMIT", 3.0)
     X, C = data(np.float32, m=200)
     layer, expected = (
-        HiddenLayer(C, GAUSSIAN, backend=name) for name in ("auto", backends.cpus_in_order()[0])
+        HiddenLayer(C, GAUSSIAN, backend=name) for name in ("auto", backends.best_on_host()[0].name)
     )
     assert layer.backend is expected.backend
     np.testing.assert_array_equal(layer.activations(X), expected.activations(X))

@@ -41,7 +41,7 @@ def emulated(behind_library):
         pytest.skip("the emulation of AMX needs Linux on x86-64")
     if cpu_kernel.missing("amx") is None:
         pytest.skip("this CPU has AMX, so the other tests run its kernel")
-    needed = {name for name in cpu_kernel.KERNELS["amx"].features if "amx" not in name}
+    needed = {name for name in cpu_kernel.KERNELS["amx"].features.split() if "amx" not in name}
     if absent := needed - cpu.cpu_features():
         pytest.skip(f"the kernels beside that for AMX need {', '.join(sorted(absent))}")
     run = behind_library("emulated/tiles.c", "GPURBF_EMULATOR", "-Werror")

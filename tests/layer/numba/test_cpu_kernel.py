@@ -36,7 +36,7 @@ def test_forced_kernel_is_the_one_that_runs(kernel):
 
 @pytest.mark.parametrize("name", ["avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "generic"])
 def test_best_kernel_that_the_features_allow_is_chosen(machine, name):
-    machine(*cpu_kernel.KERNELS[name].features)
+    machine(*cpu_kernel.KERNELS[name].features.split())
     assert cpu_kernel.choose_kernel()[0] == name
 
 
@@ -48,7 +48,7 @@ def test_forcing_a_kernel_that_the_cpu_lacks_says_what_is_missing(machine, monke
 
 
 def test_denied_permission_for_amx_is_a_reason_and_not_a_crash(machine, monkeypatch):
-    machine(*(name for own in cpu_kernel.KERNELS.values() for name in own.features))
+    machine(*(name for own in cpu_kernel.KERNELS.values() for name in own.features.split()))
     monkeypatch.setattr(amx, "permission", lambda: "the system denies the tile registers")
     assert cpu_kernel.choose_kernel()[0] == "avx512vnni"
     monkeypatch.setenv(cpu_kernel.VARIABLE, "amx")

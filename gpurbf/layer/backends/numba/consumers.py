@@ -15,7 +15,7 @@ import numpy as np
 from gpurbf.layer.backends.numba.gram_kernels import UNIT, pack_pairs
 from gpurbf.layer.backends.numba.matvec_kernels import PARTS, collect
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
-from gpurbf.runtime.jit.caching import compiled, inner
+from gpurbf.runtime.jit.caching import compiled
 from gpurbf.runtime.jit.llvm import (
     address,
     call_at,
@@ -145,20 +145,12 @@ def gram(consumer, H, n, count, top, first, like):
     weights, mean = moved(pointer(c.weights, H), top), moved(pointer(c.mean, H), first)
     for left in range(0, count, LANES):
         panel = pointer(c.panels + (first + left) // LANES * c.panel_bytes, like)
+        own, columns = moved(mean, left), min(LANES, count - left)
         for r in range(n):
-            _pack_gram(
-                moved(H, r * BLOCK + left), weights[r], moved(mean, left),
-                min(LANES, count - left), moved(panel, (top + r) * LANES),
-            )  # fmt: skip
-
-
-@inner()
-def _pack_gram(h, weight, mean, count, line):
-    """Write weight · (h - mean) of ``count`` numbers to a line of a panel."""
-    use_widest_vectors()
-    w = number_of(line, weight)
-    for k in range(LANES):
-        line[k] = w * (number_of(line, h[k]) - mean[k]) if k < count else w * 0
+            h, line = moved(H, r * BLOCK + left), moved(panel, (top + r) * LANES)
+            w = number_of(line, weights[r])
+            for k in range(LANES):
+                line[k] = w * (number_of(line, h[k]) - own[k]) if k < columns else w * 0
 
 
 class Pairs(NamedTuple):

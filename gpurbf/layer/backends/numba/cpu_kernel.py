@@ -22,23 +22,19 @@ class CpuKernel(NamedTuple):
     title: str
     vectors: str  # of floating-point products, differences, scores
     pairs: str  # the kernel of 16-bit products
-    features: frozenset[str]  # features of the CPU that it needs
-
-
-def _kernel(title: str, vectors: str, pairs: str, features: str) -> CpuKernel:
-    return CpuKernel(title, vectors, pairs, frozenset(features.split()))
+    features: str  # features of the CPU that it needs
 
 
 _AVX512 = "avx512f avx512bw avx512vl avx512dq"
 # In order of preference.
 KERNELS = {
-    "amx": _kernel("AMX", "avx512", "avx512vnni", f"amx-int8 amx-tile {_AVX512}"),
-    "avx512vnni": _kernel("AVX-512 VNNI", "avx512", "avx512vnni", f"avx512vnni {_AVX512}"),
-    "avxvnni": _kernel("AVX-VNNI", "avx2", "avxvnni", "avxvnni avx2 fma"),
-    "avx2": _kernel("AVX2", "avx2", "avx2", "avx2 fma"),
-    "i8mm": _kernel("ARM I8MM", "neon", "neon", "i8mm dotprod neon"),
-    "dotprod": _kernel("ARM UDOT", "neon", "neon", "dotprod neon"),
-    "generic": _kernel("generic", "generic", "generic", ""),
+    "amx": CpuKernel("AMX", "avx512", "avx512vnni", f"amx-int8 amx-tile {_AVX512}"),
+    "avx512vnni": CpuKernel("AVX-512 VNNI", "avx512", "avx512vnni", f"avx512vnni {_AVX512}"),
+    "avxvnni": CpuKernel("AVX-VNNI", "avx2", "avxvnni", "avxvnni avx2 fma"),
+    "avx2": CpuKernel("AVX2", "avx2", "avx2", "avx2 fma"),
+    "i8mm": CpuKernel("ARM I8MM", "neon", "neon", "i8mm dotprod neon"),
+    "dotprod": CpuKernel("ARM UDOT", "neon", "neon", "dotprod neon"),
+    "generic": CpuKernel("generic", "generic", "generic", ""),
 }
 VARIABLE = "GPURBF_CPU_KERNEL"
 
@@ -46,7 +42,7 @@ VARIABLE = "GPURBF_CPU_KERNEL"
 @functools.cache
 def missing(kernel: str) -> str | None:
     """Why this machine cannot run a kernel; None if it can."""
-    absent = sorted(KERNELS[kernel].features - cpu_features())
+    absent = sorted(set(KERNELS[kernel].features.split()) - cpu_features())
     if absent:
         return f"the CPU lacks {', '.join(absent)}"
     if kernel == "amx":

@@ -36,8 +36,6 @@ _TOGETHER = 64
 _FEW = 3
 # Multiplications that take longer than it takes to wake a thread.
 _WORTH_A_THREAD = 1 << 20
-# A function of H (N, m) and S (N, k) that writes H @ W into S, for C-contiguous H.
-Product = Callable[[np.ndarray, np.ndarray], None]
 
 
 class Weights(NamedTuple):
@@ -67,11 +65,6 @@ class GroupedWeights:
     def __init__(self, groups: list[tuple[int, np.ndarray, np.ndarray]], k: int) -> None:
         self.groups = groups
         self.shape = sum(len(V) for _, V, _ in groups), k
-
-    @property
-    def products(self) -> int:
-        """Multiplications of a row with all weights."""
-        return sum(V.size for _, V, _ in self.groups)
 
     def dense(self) -> np.ndarray:
         """All weights as an array (m, k)."""
@@ -110,11 +103,11 @@ def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Weights:
         columns=columns, kernel=kernel.address, rows=kernel.rows, outputs=kernel.strip,
         n_sums=n_sums, itemsize=dtype.itemsize, sums=8 * n_sums,
     )  # fmt: skip
-    return Weights(blank, k, W.products)
+    return Weights(blank, k, sum(V.size for _, V, _ in W.groups))
 
 
-def times(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Product:
-    """The product with W (m, k), for activations of that dtype."""
+def times(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Callable[..., None]:
+    """A function of C-contiguous H (N, m) of that dtype and S (N, k) that writes H @ W into S."""
     if isinstance(W, np.ndarray) and W.shape[1] <= _FEW:
         return partial(_multiply, np.ascontiguousarray(W.T, np.float64))
     return partial(_multiply, pack_weights(W, np.dtype(dtype)))
