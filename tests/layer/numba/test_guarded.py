@@ -12,7 +12,8 @@ import ctypes, sys
 import numpy as np
 import tight
 from gpurbf.layer.backends.numba import packing
-panels = packing.pack_many(np.ones((33, 20)), np.float32)
+panels = packing.aligned((2, 33, 16), np.float32)
+packing.fill_panels(panels, np.ones((33, 20)))
 last = panels.ctypes.data + panels.nbytes - 1 + int(sys.argv[1])
 ctypes.memset(last, 7, 1) if sys.argv[2] == "write" else ctypes.string_at(last, 1)
 """

@@ -87,11 +87,13 @@ def pack_weights(W: np.ndarray | GroupedWeights, dtype: np.dtype) -> Weights:
     if isinstance(W, np.ndarray) and k < microkernels.LANES:
         W = GroupedWeights([(0, W, np.arange(k))], k)
     if isinstance(W, np.ndarray):
-        kernel, panels = cpu_kernel.micro_kernel("score", dtype), packing.pack_many(W, dtype)
+        kernel, lanes = cpu_kernel.micro_kernel("score", dtype), microkernels.LANES
+        panels = packing.aligned((-(-k // lanes), len(W), lanes), dtype)
+        packing.fill_panels(panels, W)
         blank = consumers.consumer(
             "scores", dtype, scores=0, k=k, W=panels, panel_bytes=panels.strides[0],
             row_bytes=panels.strides[1], kernel=kernel.address, rows=kernel.rows,
-            sums=8 * microkernels.LANES,
+            sums=8 * lanes,
         )  # fmt: skip
         return Weights(blank, k, W.size)
     kernel = cpu_kernel.micro_kernel("single" if k < 3 else "partial", dtype)

@@ -264,14 +264,6 @@ def fill_panels(panels, A):
         panel[:, columns.shape[1] :] = 0
 
 
-def pack_many(W, dtype):
-    """W (m, k) as panels [m][16 outputs]."""
-    m, k = W.shape
-    panels = aligned((-(-k // LANES), m, LANES), dtype)
-    fill_panels(panels, W)
-    return panels
-
-
 def pack_groups(groups, multiple):
     """Pack groups (first, V, columns) of centers as segments for partial sums.
 
