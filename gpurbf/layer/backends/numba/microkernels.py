@@ -11,7 +11,7 @@ which `packing` laid them:
 
 A kernel of packed rows, `(x, places, c, c_stride, steps, out, begun)`, takes a list of the steps to
 compute: `places` is its address, and it has the int32 byte offset from x of each step. Other steps
-would add zero (see `packing.strips_of`). Its rows of `out` are BLOCK numbers apart, and have the
+would add zero (see `packing.leave_out`). Its rows of `out` are BLOCK numbers apart, and have the
 sums of `begun` steps already, which it goes on with. Kernels of integers take all steps at once.
 
 Long float32 sums are made in runs, each summed in registers and then added to `out`. This reduces
