@@ -79,7 +79,7 @@ class CGSolution:
         outputs = self.system.leave_one_out(W, b, rows, mass)
         if outputs is not None:
             return outputs
-        parts = np.array_split(rows, -(-len(rows) * _N_PARTS // self.system.n_samples))
+        parts = np.array_split(rows, -(-len(rows) * _N_PARTS // self.system.X.shape[0]))
         return np.concatenate([self._without(part) for part in parts])
 
     def _without(self, rows: np.ndarray) -> np.ndarray:
@@ -88,7 +88,8 @@ class CGSolution:
         for residual in islice(_iterations(system, V, R, _norms(R)), _MAX_ITERATIONS_WITHOUT):
             if residual <= _RESIDUAL_WITHOUT:
                 break
-        return system.outputs(*system.weights(V), rows)
+        W, b = system.weights(V)
+        return system.layer.matvec(system.X[rows], W) + b
 
 
 class CG(BaseEstimator):
@@ -181,20 +182,20 @@ class CG(BaseEstimator):
 
         Returns
         -------
-        system : System
-            `KernelSystem` if there are places, else `LeastSquares`.
+        system : KernelSystem or LeastSquares
+            The first if there are places.
         """
         w = np.ones(len(T)) if weights is None else weights
         if places is None:
             return LeastSquares(layer, X, T, w, self)
-        return KernelSystem(layer, places, T, w, self)
+        return KernelSystem(layer, X, places, T, w, self)
 
     def iterations(self, system: System) -> Iterator[CGSolution]:
         """Iterate; the caller may stop after any iteration.
 
         Parameters
         ----------
-        system : System
+        system : KernelSystem or LeastSquares
 
         Yields
         ------

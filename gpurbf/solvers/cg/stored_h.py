@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,6 @@ _KEPT_SHARE, _TILE_SHARE = 3 / 4, 1 / 16
 _ROWS_ROUNDED, _ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 128, 512
 # The number of a block's first row, and the block.
 _Place = tuple[int, np.ndarray]
-# Adds the products of some blocks.
-_Product = Callable[[list[_Place]], None]
 
 
 class DeviceH:
@@ -41,9 +39,7 @@ class DeviceH:
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
-        return to_host(self.layer.matvec(self.X, V)) - self.shift @ V
-
-    symmetric = matvec
+        return self.layer.matvec(self.X, V) - self.shift @ V
 
     def rmatvec(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
@@ -75,12 +71,7 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     n_rows = max(16, min(_MAX_TILE_ROWS, N, budget // (m * layer.dtype.itemsize)))
     H = np.empty((int(n_rows), m), layer.dtype)
     for rows in gen_batches(N, len(H)):
-        part = H[: rows.stop - rows.start]
-        if layer.xp is np:
-            layer.activations(X[rows], out=part)
-        else:
-            part[:] = to_host(layer.activations(X[rows]))
-        yield rows, part
+        yield rows, layer.activations(X[rows], out=H[: rows.stop - rows.start])
 
 
 def rows_of(
@@ -126,6 +117,7 @@ class StoredH:
         self, n_rows: int, shift: np.ndarray, step: float | None, triangle: bool, anew: Any = None
     ) -> None:
         self.n_rows, self.shift, self.step, self.triangle = n_rows, shift, step, triangle
+        self.unit = 1.0 if step is None else step
         self.anew, self.blocks = anew, list[_Place]()
 
     def add(self, H: np.ndarray, top: int) -> bool:
@@ -153,34 +145,24 @@ class StoredH:
         return Q, max(largest) < kernels.LARGEST + 0.5
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
-        """(H - shift) V, shape (N, k), for V (m, k)."""
-        S = np.zeros((self.n_rows, V.shape[1]))
-        self._multiply(V.shape[1], self._matvec(V, S))
-        return self._in_units(S)
+        """(H - shift) V, shape (N, k), for V (m, k); of a triangle in one pass over its rows."""
+        S, Z = np.zeros((self.n_rows, V.shape[1])), np.zeros(V.shape[::-1])
+        for places in self._passes():
+            self._add_times(places, V, S)
+            if self.triangle:
+                self._add_transposed(places, V, Z)
+        return self.unit * S + self.unit * Z.T if self.triangle else self.unit * S
 
     def rmatvec(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
         Z = np.zeros((U.shape[1], len(self.shift)))
-        self._multiply(len(Z), self._rmatvec(U, Z))
-        return self._in_units(Z.T)
-
-    def symmetric(self, V: np.ndarray) -> np.ndarray:
-        """(H - shift) V of the triangle of a symmetric H, in one pass over the rows."""
-        S, Z = np.zeros(V.shape), np.zeros(V.shape[::-1])
-        self._multiply(len(Z), self._matvec(V, S), self._rmatvec(V, Z))
-        return self._in_units(S) + self._in_units(Z.T)
-
-    def _multiply(self, k: int, *products: _Product) -> None:
-        """Add the products of all rows with k vectors."""
         for places in self._passes():
-            size, nbytes = sum(Q.size for _, Q in places), sum(Q.nbytes for _, Q in places)
-            with stage("output training", "products"):
-                for product in products:
-                    product(places)
-                    count(operations=2 * size * k, kind="float64", nbytes=nbytes)
+            self._add_transposed(places, U, Z)
+        return self.unit * Z.T
 
-    def _matvec(self, V: np.ndarray, S: np.ndarray) -> _Product:
-        """Make a function that adds the products of some rows with V to S."""
+    @stage("output training", "products")
+    def _add_times(self, places: list[_Place], V: np.ndarray, S: np.ndarray) -> None:
+        """Add the products of some rows with V to S."""
         m, k = V.shape
         some = cpu_kernel.micro_kernel("partial", np.float64)
         single = cpu_kernel.micro_kernel("single", np.float64)
@@ -188,37 +170,32 @@ class StoredH:
         size = padded(k, some.strip), padded(m, microkernels.LANES)
         W = packing.aligned(size, np.float64)
         W[:], W[:k, :m] = 0, V.T
+        pieces = [(at, Q, i) for at, Q in places for i in range(0, len(Q), _ROWS_PER_TASK)]
 
-        def work(places: list[_Place]) -> None:
-            pieces = [(at, Q, i) for at, Q in places for i in range(0, len(Q), _ROWS_PER_TASK)]
+        def task(n: int) -> None:
+            top, Q, i = pieces[n]
+            own = S[top : top + len(Q)]
+            kernels.add_times(i, min(i + _ROWS_PER_TASK, len(Q)), Q, W, k, some, single, own)
 
-            def task(n: int) -> None:
-                top, Q, i = pieces[n]
-                own = S[top : top + len(Q)]
-                kernels.add_times(i, min(i + _ROWS_PER_TASK, len(Q)), Q, W, k, some, single, own)
+        parallel_for(task, len(pieces))
+        _count_products(places, k)
 
-            parallel_for(task, len(pieces))
-
-        return work
-
-    def _rmatvec(self, U: np.ndarray, Z: np.ndarray) -> _Product:
-        """Make a function that adds the transposed products of some rows with U to Z (k, m)."""
+    @stage("output training", "products")
+    def _add_transposed(self, places: list[_Place], U: np.ndarray, Z: np.ndarray) -> None:
+        """Add the transposed products of some rows with U to Z (k, m)."""
         kernel = cpu_kernel.micro_kernel("score", np.float64)
         k, m = Z.shape
+        owns = [_blocks(U[at : at + len(Q)], kernel.rows) for at, Q in places]
 
-        def work(places: list[_Place]) -> None:
-            owns = [_blocks(U[at : at + len(Q)], kernel.rows) for at, Q in places]
+        def task(columns: slice) -> None:
+            for (top, Q), own in zip(places, owns, strict=True):
+                # In a triangle, the products of rows include the square on the diagonal.
+                left, right = columns.start, min(columns.stop, top if self.triangle else m)
+                if left < right:
+                    kernels.add_transposed(left, right, Q, own, k, kernel, Z)
 
-            def task(columns: slice) -> None:
-                for (top, Q), own in zip(places, owns, strict=True):
-                    # In a triangle, the products of rows include the square on the diagonal.
-                    left, right = columns.start, min(columns.stop, top if self.triangle else m)
-                    if left < right:
-                        kernels.add_transposed(left, right, Q, own, k, kernel, Z)
-
-            parallel_rows(task, m, _COLUMNS_PER_TASK)
-
-        return work
+        parallel_rows(task, m, _COLUMNS_PER_TASK)
+        _count_products(places, k)
 
     def squares(self) -> np.ndarray:
         """The sum of squares of every row of H - shift, (N,)."""
@@ -230,13 +207,13 @@ class StoredH:
                 np.einsum("ij,ij->i", Q, Q, dtype=np.float64, out=sums[top : top + len(Q)])
 
             parallel_for(task, len(places))
-        return sums if self.step is None else sums * self.step**2
+        return sums * self.unit**2
 
     def columns(self, which: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """The columns ``which`` of H - shift in float64, block by block."""
         for places in self._passes():
             for top, Q in places:
-                yield slice(top, top + len(Q)), self._in_units(Q[:, which].astype(np.float64))
+                yield slice(top, top + len(Q)), self.unit * Q[:, which].astype(np.float64)
 
     def _passes(self) -> Iterator[list[_Place]]:
         """All rows, in lists of blocks that exist at the same time, each with its first row."""
@@ -246,10 +223,10 @@ class StoredH:
             for rows, H in self.anew():
                 yield [(rows.start, self._rounded(H, rows.start)[0])]
 
-    def _in_units(self, A: np.ndarray) -> np.ndarray:
-        if self.step is not None:
-            A *= self.step
-        return A
+
+def _count_products(places: list[_Place], k: int) -> None:
+    size, nbytes = sum(Q.size for _, Q in places), sum(Q.nbytes for _, Q in places)
+    count(operations=2 * size * k, kind="float64", nbytes=nbytes)
 
 
 def _blocks(U: np.ndarray, multiple: int) -> np.ndarray:

@@ -1,18 +1,40 @@
-"""The linear systems that `CG` solves: products with matrices that are never made."""
+"""The linear systems that `CG` solves: products with matrices that are never made.
+
+A system is (A + λI) V = B for symmetric A (m, m) and B (m, k). Its methods and attributes:
+
+``matvec(V)``, ``residual(V)``
+    (A + λI) V and B - (A + λI) V, shape (m, k).
+``weights(V)``, ``start(W)``
+    Output weights W (m, n_outputs) and the intercept of a solution, or of an intermediate V; the V
+    that is nearest to output weights W.
+``without(V, rows)``
+    The system without the samples with these numbers, and without those that are equal to them, but
+    with the same λ; and the V of this one as its start.
+``leave_one_out(W, b, rows, mass)``
+    Outputs of those `weights` for those samples, each as if it had not been trained on, by a closed
+    form with the preconditioner instead of the inverse of A + λI. ``mass`` are the weights of all
+    their copies, which are left out too. None if the preconditioner is not close enough to A + λI,
+    as one of landmarks.
+``layer``, ``X``, ``T``, ``B``, ``ridge``
+    The layer, the samples, their targets (·, n_outputs), B, and λ.
+``preconditioner``
+    Its ``solve(V)`` is P⁻¹ V for a P that is close to A + λI.
+``name``, ``info``
+    The problem; whether and how H is kept.
+"""
 
 from __future__ import annotations
 
 import copy
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import FORCED
 from gpurbf.layer import Layer, activations
-from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Falkon, Nystrom
@@ -43,94 +65,7 @@ _MAX_NOISE, _MAX_NOISE_PER_TOL = 0.1, 10
 _STEP_OF_FLOAT32 = 2.0**-23
 
 
-class System(Protocol):
-    """(A + λI) V = B for symmetric A (m, m) and B (m, k), and the outputs of its solution.
-
-    Attributes
-    ----------
-    solver : CG
-    layer : Layer
-    n_samples : int
-    B : ndarray of shape (m, k)
-    T : ndarray of shape (·, n_outputs)
-        Targets.
-    ridge : float
-        λ.
-    preconditioner : object
-        ``solve(V)`` is P⁻¹ V for a P that is close to A + λI.
-    info : str
-        Whether and how H is kept.
-    """
-
-    name: str
-    solver: CG
-    layer: Layer
-    n_samples: int
-    B: np.ndarray
-    T: np.ndarray
-    ridge: float
-    preconditioner: Cholesky | Falkon | Nystrom
-    info: str
-
-    @stage("output training", "preconditioner")
-    def _precondition(self, max_factorised: int, trace: float) -> Cholesky | Falkon | Nystrom:
-        """Make the preconditioner, given A's trace: a factor of the whole kernel, else `Nystrom`.
-
-        All centers are used if the solver's ``preconditioner`` (by default ``max_factorised``) is
-        not less and their kernel is positive definite.
-        """
-        layer, m, wanted = self.layer, self.layer.centers.shape[0], self.solver.preconditioner
-        if m <= (wanted or max_factorised):
-            with suppress(np.linalg.LinAlgError):  # not positive definite in floating point
-                return self._factorised(trace)
-        # Evenly spaced: as well mixed as the centers are.
-        places = np.linspace(0, m - 1, min(m, wanted or _N_LANDMARKS))
-        some = np.unique(places.astype(np.intp))
-        return self._nystrom(to_host(activations(layer, layer.centers[some])), some, trace)
-
-    def _factorised(self, trace: float) -> Cholesky | Falkon:
-        """The preconditioner of all centers; LinAlgError if there is none."""
-
-    def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
-        """The preconditioner of some centers, whose activations are E (s, m)."""
-
-    def matvec(self, V: np.ndarray) -> np.ndarray:
-        """(A + λI) V, shape (m, k)."""
-
-    def residual(self, V: np.ndarray) -> np.ndarray:
-        """B - (A + λI) V, shape (m, k)."""
-        return self.B - self.matvec(V)
-
-    def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Output weights W (m, k) and intercept b (k,) of a solution, or of an intermediate V."""
-
-    def start(self, W: np.ndarray) -> np.ndarray:
-        """The V that is nearest to output weights W."""
-        return W
-
-    def _samples(self, rows: np.ndarray) -> Any:
-        """The samples with these numbers, as the layer takes them."""
-
-    def outputs(self, W: np.ndarray, b: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Outputs of those `weights` for those samples."""
-        return to_host(self.layer.matvec(self._samples(rows), W)) + b
-
-    def leave_one_out(
-        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
-    ) -> np.ndarray | None:
-        """Outputs for those samples, each as if it had not been trained on, by closed forms.
-
-        ``mass`` are the weights of all their copies, which are left out too.
-
-        The closed forms use the preconditioner instead of the inverse of A + λI. None if it is not
-        close enough to it, as one of landmarks.
-        """
-
-    def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[System, np.ndarray]:
-        """The system without those samples, with the same λ, and the V of this one as its start."""
-
-
-class LeastSquares(System):
+class LeastSquares:
     """Σ wᵢ |tᵢ - hᵢ W - b|² + λ |W|², as `Ridge` has it: A = HᵀDH for D = diag(w), B = HᵀDT.
 
     If there is a b, the means of H and T are subtracted, and b follows from them. λ is alpha times
@@ -142,25 +77,24 @@ class LeastSquares(System):
     name = "least squares"
 
     def __init__(self, layer: Layer, X: Any, T: np.ndarray, w: np.ndarray, solver: CG) -> None:
-        self.layer, self.n_samples, self.solver = layer, len(T), solver
-        self.X, self.T, self.w, self.alpha = X, T, w, float(solver.alpha)
+        self.layer, self.X, self.T, self.w, self.solver = layer, X, T, w, solver
+        self.alpha = float(solver.alpha)
         self._keep()
         may_widen = layer.dtype != np.float64 and layer.precision not in FORCED
         if may_widen and not self._tolerable(_STEP_OF_FLOAT32):
             self.layer = layer.in_float64()
             self._keep()
-        self._centre()
         m, n = len(self.mean), float(self.w.sum())
-        trace = self.squares + n * float(self.offset @ (self.offset - 2 * self.mean))
-        self.ridge = self.alpha * relative_to(trace / m, self.squares / m)
+        self.trace = self.squares + n * float(self.offset @ (self.offset - 2 * self.mean))
+        self.ridge = self.alpha * relative_to(self.trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
             raise FloatingPointError("sums over the hidden layer")
-        self.preconditioner = self._precondition(_MAX_FALKON_CENTERS, trace)
+        self.preconditioner = _preconditioner(self, _MAX_FALKON_CENTERS)
 
     def _keep(self) -> None:
         """Keep the rows of the layer, or prepare to make them anew, in 16 bits if possible."""
         # Rows are kept without their weights, so the grid is that of weights of 1.
-        found = fixed_point(self.layer, self.alpha, 1.0, 1.0, 1.0)  # targets are not rounded
+        found = fixed_point(self.layer, self.alpha, 1.0, 1.0, 1.0)
         shift, step = (found[0], found[1].step) if found else (first_mean(self.layer, self.X), None)
         self._keep_in(shift, step)
         step = getattr(self.rows, "step", None)  # if they are kept in multiples of it
@@ -172,22 +106,21 @@ class LeastSquares(System):
         self.__dict__.pop("rows", None)  # there may be no room for two of them
         self.rows, self.info = rows_of(self.layer, self.X, shift, step)
         self.squares = float(weighted_sum(self.w, self.rows.squares()))
-        self._average()
-
-    def _average(self) -> None:
-        """Find the weighted mean of the rows as they are kept."""
-        self.mean = self.rows.rmatvec(self.w[:, None])[:, 0] / self.w.sum()
+        self._centre()
 
     def _centre(self) -> None:
-        """Find B, and the ``offset`` that products subtract from the rows as they are kept.
+        """Find B, the ``mean`` of the rows as they are kept, and the ``offset`` of their products.
 
-        The offset is their mean; without a b it is minus the shift, so that H is not centred.
+        The offset is subtracted from them. Without a b it is minus the shift, so that H is not
+        centred.
         """
-        self.offset, self.target_mean = -self.rows.shift, np.zeros(self.T.shape[1])
-        if self.solver.fit_intercept:
-            self.offset = self.mean
-            self.target_mean = weighted_sum(self.w, self.T) / self.w.sum()
-        self.B = self._transposed(self.w[:, None] * (self.T - self.target_mean))
+        with_b, n = self.solver.fit_intercept, self.w.sum()
+        self.target_mean = weighted_sum(self.w, self.T) / n if with_b else np.zeros(self.T.shape[1])
+        U = self.w[:, None] * np.insert(self.T - self.target_mean, 0, 1, axis=1)
+        sums = self.rows.rmatvec(U)
+        self.mean = sums[:, 0] / n
+        self.offset = self.mean if with_b else -self.rows.shift
+        self.B = sums[:, 1:] - self.offset[:, None] * U[:, 1:].sum(axis=0)
 
     def _tolerable(self, step: float) -> bool:
         """Whether rows in multiples of that step are as good as those not rounded."""
@@ -195,16 +128,18 @@ class LeastSquares(System):
         spread = self.squares - n * float(self.mean @ self.mean)
         return tolerable(m * n * step**2 / 12, spread, self.alpha)
 
-    def _factorised(self, trace: float) -> Falkon:
+    def factorised(self) -> Falkon:
+        """The preconditioner of all centers; LinAlgError if there is none."""
         return Falkon(self.layer, self.ridge, float(self.w.sum()), self.solver.fit_intercept)
 
-    def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
+    def nystrom(self, E: np.ndarray, some: np.ndarray) -> Nystrom:
+        """The preconditioner of some centers, whose activations are E (s, m)."""
         G = np.zeros((len(some), len(some)))
         for rows, part in self.rows.columns(some):
             part -= self.offset[some]
             part *= np.sqrt(self.w[rows])[:, None]
             G += part.T @ part
-        return Nystrom(E, some, np.ones(E.shape[1]), G, self.ridge, trace)
+        return Nystrom(E, some, np.ones(E.shape[1]), G, self.ridge, self.trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
         return self.rows.matvec(V) - self.offset @ V
@@ -225,23 +160,23 @@ class LeastSquares(System):
         """W and the b that is best for them, also where V is not yet the solution."""
         return V, self.target_mean - (self.offset + self.rows.shift) @ V
 
-    def _samples(self, rows: np.ndarray) -> Any:
-        return self.X[rows]
+    def start(self, W: np.ndarray) -> np.ndarray:
+        """W itself."""
+        return W
 
     def without(self, V: np.ndarray, rows: np.ndarray) -> tuple[LeastSquares, np.ndarray]:
-        """See `System`; samples that are equal to them are left out too."""
+        """The system without some samples, and V."""
         other = copy.copy(self)
         other.w = self.w.copy()
         other.w[np.isin(row_hashes(self.X, 0), row_hashes(self.X[rows], 0))] = 0
         if other.w.any():  # else there is nothing to take a mean of, and V becomes 0
-            other._average()
             other._centre()
         return other, V.copy()
 
     def leave_one_out(
         self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
     ) -> np.ndarray | None:
-        """See `System`; the closed form is that of `RidgeSolution`, for all of a sample's weight.
+        """Outputs by the closed form of `RidgeSolution`, for all of a sample's weight.
 
         With few centers, sums take little time, so `Ridge` computes the leverages. With more,
         `Falkon` assumes that all samples have the same weight. So its leverage ℓ is that of a
@@ -262,7 +197,7 @@ class LeastSquares(System):
         preconditioner = self.preconditioner
 
         def leave_out(part: slice) -> None:
-            H = to_host(activations(self.layer, self.X[rows[part]])).astype(np.float64)
+            H = self.layer.activations(self.X[rows[part]]).astype(np.float64)
             outputs[part] = H @ W + b
             H -= self.offset + self.rows.shift
             leverage[part] = preconditioner.squares(H.T)
@@ -283,7 +218,7 @@ def weighted_sum(w: np.ndarray, A: np.ndarray) -> Any:
     return np.einsum("i,i...->...", w, A)
 
 
-class KernelSystem(System):
+class KernelSystem:
     """Σ wᵢ |tᵢ - f(xᵢ) - b|² + λ VᵀKV for f = KV, samples that are the centers in their order.
 
     With D = diag(√w) and V = D U, the system is (D K D + λI) U = D (T - 1b), and λ is alpha times
@@ -297,14 +232,14 @@ class KernelSystem(System):
     name = "kernel ridge regression"
 
     def __init__(
-        self, layer: Layer, places: np.ndarray, T: np.ndarray, weights: np.ndarray, solver: CG
+        self, layer: Layer, X: Any, places: np.ndarray, T: np.ndarray, w: np.ndarray, solver: CG
     ) -> None:
-        m, self.places = layer.centers.shape[0], places
-        w = np.bincount(places, weights, m)
-        sums = [np.bincount(places, weights * t, m) for t in T.T]
-        self.w, self.roots = w, np.sqrt(w)
+        m, self.X, self.places = layer.centers.shape[0], X, places
+        sums = [np.bincount(places, w * t, m) for t in T.T]
+        self.w = w = np.bincount(places, w, m)
+        self.roots = np.sqrt(w)
         self.T = np.column_stack(sums) / np.where(w > 0, w, 1)[:, None]
-        n = float(w.sum())  # and the trace: the kernel is 1 at a distance of 0
+        self.trace = n = float(w.sum())  # the kernel is 1 at a distance of 0
         self.ridge = float(solver.alpha) * n
         # The norm of a symmetric matrix of independent errors is twice their deviation times √m.
         noise = 2 / 12**0.5 * float(w.max()) * m**0.5
@@ -313,29 +248,34 @@ class KernelSystem(System):
             step = _STEP_OF_16_BITS
         elif layer.precision not in FORCED and noise * _STEP_OF_FLOAT32 > most:
             layer = layer.in_float64()
-        self.layer, self.n_samples, self.solver = layer, len(T), solver
+        self.layer, self.solver = layer, solver
         shift = np.full(m, 0.5 if step else 0.0)
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
         self.target_mean = w @ self.T / n if self.solver.fit_intercept else np.zeros(T.shape[1])
         self.B = self.roots[:, None] * (self.T - self.target_mean)
         if self.solver.fit_intercept:
             self.B = np.column_stack([self.B, self.roots])
-        self.preconditioner = self._precondition(_MAX_DIRECT_CENTERS, n)
+        self.preconditioner = _preconditioner(self, _MAX_DIRECT_CENTERS)
 
-    def _factorised(self, trace: float) -> Cholesky:
+    def factorised(self) -> Cholesky:
         """In the layer's dtype, or in float64 if its rounding of such a matrix would matter."""
         dtype = self.layer.dtype
-        fits = self.ridge >= _MIN_RIDGE_PER_ROUNDING * np.finfo(dtype).eps * trace
+        fits = self.ridge >= _MIN_RIDGE_PER_ROUNDING * np.finfo(dtype).eps * self.trace
         return Cholesky(self.layer, self.ridge, dtype if fits else np.dtype(np.float64), self.roots)
 
-    def _nystrom(self, E: np.ndarray, some: np.ndarray, trace: float) -> Nystrom:
-        return Nystrom(E, some, self.roots, None, self.ridge, trace)
+    def nystrom(self, E: np.ndarray, some: np.ndarray) -> Nystrom:
+        """The preconditioner of some centers, whose activations are E (s, m)."""
+        return Nystrom(E, some, self.roots, None, self.ridge, self.trace)
 
     def matvec(self, U: np.ndarray) -> np.ndarray:
         """(D K D + λI) U, shape (m, k)."""
         V = self.roots[:, None] * U
-        S = self.rows.symmetric(V) + self.rows.shift @ V
+        S = self.rows.matvec(V) + self.rows.shift @ V
         return self.roots[:, None] * S + self.ridge * U
+
+    def residual(self, U: np.ndarray) -> np.ndarray:
+        """B - (D K D + λI) U, shape (m, k)."""
+        return self.B - self.matvec(U)
 
     def start(self, W: np.ndarray) -> np.ndarray:
         """The U of W, and zeros for the column of the intercept."""
@@ -351,11 +291,8 @@ class KernelSystem(System):
         b = V.sum(axis=0) / ones.sum()
         return V - ones[:, None] * b, self.target_mean + b
 
-    def _samples(self, rows: np.ndarray) -> Any:
-        return self.layer.centers[self.places[rows]]
-
     def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:
-        """See `System`; samples that are equal to them are left out too."""
+        """The system without some samples, and the U that is nearest to this one."""
         other, some = copy.copy(self), np.unique(self.places[rows])
         other.roots, other.B = self.roots.copy(), self.B.copy()
         other.roots[some], other.B[some] = 0, 0
@@ -366,7 +303,7 @@ class KernelSystem(System):
     def leave_one_out(
         self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
     ) -> np.ndarray | None:
-        """See `System`; the closed form is t - V / diag((K + λ/D²)⁻¹), corrected for b.
+        """Outputs by the closed form t - V / diag((K + λ/D²)⁻¹), corrected for b.
 
         With s = (K + λ/D²)⁻¹ 1, an intercept b subtracts s sᵀ / 1ᵀs from that inverse.
         """
@@ -388,5 +325,25 @@ class KernelSystem(System):
             diagonal = np.maximum(rest, (1 - _MAX_LEVERAGE) * diagonal)
         outputs = self.T[some] - W[some] / np.where(weightless, 1, diagonal)[:, None]
         # Samples of weight 0 have not been trained on.
-        outputs[weightless] = self.outputs(W, b, rows[weightless])
+        outputs[weightless] = self.layer.matvec(self.X[rows[weightless]], W) + b
         return outputs
+
+
+System = LeastSquares | KernelSystem
+
+
+@stage("output training", "preconditioner")
+def _preconditioner(system: System, most: int) -> Cholesky | Falkon | Nystrom:
+    """The factor of the whole kernel if there is one, else the preconditioner of landmarks.
+
+    The factor is tried if the solver's ``preconditioner`` (by default ``most``) is not less than
+    the number of centers.
+    """
+    layer, m, wanted = system.layer, system.layer.centers.shape[0], system.solver.preconditioner
+    if m <= (wanted or most):
+        with suppress(np.linalg.LinAlgError):  # not positive definite in floating point
+            return system.factorised()
+    # Evenly spaced: as well mixed as the centers are.
+    places = np.linspace(0, m - 1, min(m, wanted or _N_LANDMARKS))
+    some = np.unique(places.astype(np.intp))
+    return system.nystrom(layer.activations(layer.centers[some]), some)
