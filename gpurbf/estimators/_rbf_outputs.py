@@ -54,7 +54,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
             weights = float(weights.max()), float(exact_sum(weights) / len(weights))
         k = len(self.classes_)
         normal = NormalEquations(self.centers_.shape[0], 1 if k == 2 else k, alpha)
-        normal.begin(self._layer(), X, 1.0, *weights)
+        normal.begin(self._layer(), X, *weights)
         if normal.no_grid(self._layer()):
             self._widen()
             return self._begin(0.0, X, weights)

@@ -94,7 +94,7 @@ class LeastSquares:
     def _keep(self) -> None:
         """Keep the rows of the layer, or prepare to make them anew, in 16 bits if possible."""
         # Rows are kept without their weights, so the grid is that of weights of 1.
-        found = fixed_point(self.layer, self.alpha, 1.0, 1.0, 1.0)
+        found = fixed_point(self.layer, self.alpha, 1.0, 1.0)
         shift, step = (found[0], found[1].step) if found else (first_mean(self.layer, self.X), None)
         self._keep_in(shift, step)
         step = getattr(self.rows, "step", None)  # if they are kept in multiples of it

@@ -40,7 +40,7 @@ def tolerable(noise: float, spread: float, alpha: float) -> bool:
 
 
 def fixed_point(
-    layer: Layer, alpha: float, target: float, weight: float, mean: float
+    layer: Layer, alpha: float, weight: float, mean: float
 ) -> tuple[np.ndarray, Grid] | None:
     """Find the shift of H and the grid it is then rounded to; None if that is too coarse.
 
@@ -48,9 +48,9 @@ def fixed_point(
     diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, which is alpha
     times the mean diagonal. Both means, and the range that must fit into 15 bits, are taken from
     the activations of up to 1,024 of the centers, so that every batch and every machine with these
-    centers finds the same. The result also depends on the largest target, the largest weight and
-    the mean weight. Samples may differ by less than centers do, so the caller that sums them must
-    check `tolerable` for them.
+    centers finds the same. The result also depends on the largest weight and the mean weight.
+    Samples may differ by less than centers do, so the caller that sums them must check `tolerable`
+    for them.
 
     Parameters
     ----------
@@ -58,26 +58,27 @@ def fixed_point(
         With m centers.
     alpha : float
         Relative penalty, > 0.
-    target, weight, mean : float
-        The largest magnitude of targets, the largest weight and the mean weight.
+    weight, mean : float
+        The largest weight and the mean weight.
 
     Returns
     -------
     shift : ndarray of shape (m,), float64
         The mean of H, numbers of float32.
     grid : Grid
+        For targets from -1 to 1.
     """
     m = layer.centers.shape[0]
     if m < FEW or not layer.exact_sums:
         return None
     rows = np.arange(0, m, -(-m // _MAX_CENTERS_EVALUATED))
-    V = to_host(activations(layer, layer.sparse_centers[rows]))
+    V = layer.activations(layer.sparse_centers[rows])
     shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
     V -= shift.astype(V.dtype)
     largest = np.abs(V).max()
     if not np.isfinite(largest):
         return None
-    grid = Grid.of(largest, target, weight)
+    grid = Grid.of(largest, 1.0, weight)
     V[np.arange(len(rows)), rows] = 0  # the activation of a center for itself is not typical
     spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
     if not tolerable(grid.step**2 / 12, spread, alpha):

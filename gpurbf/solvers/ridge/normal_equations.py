@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.data.exact_sums import exact_sum
-from gpurbf.layer import Layer, activations
+from gpurbf.layer import Layer
 from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.linalg import mirror
@@ -135,11 +135,10 @@ class NormalEquations:
             # mean if rows lie farther from the shift than from each other.
             return True
         roots = np.ones(X.shape[0]) if weights is None else np.sqrt(weights)
-        with layer.allocator():
-            H = to_host(activations(layer, X))
+        H = layer.activations(X)
         # Few rows: BLAS threads would help little and keep spinning during the next step.
         with single_threaded_blas():
-            errors = roots[:, None] * (self.summed(H, roots) - to_host(activations(double, X)))
+            errors = roots[:, None] * (self.summed(H, roots) - double.activations(X))
             if not np.isfinite(spread) or not np.isfinite(errors).all():
                 return False  # `equations` raises the error
             s = len(errors)
@@ -160,30 +159,28 @@ class NormalEquations:
             With m centers.
         X : ndarray or CSR of shape (N, n)
         T : ndarray of shape (N, k)
-            Targets, whole numbers.
+            Targets, whole numbers; on a grid from -1 to 1.
         weights : ndarray of shape (N,) or None
         """
-        self.layer = layer
+        self.layer, xp = layer, layer.xp
         with layer.allocator():
-            self._move(layer.xp)
+            if self.shift is None:  # zeros, which need not be copied to a device
+                self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
+                self.begin(layer, X)
+            else:
+                move = to_host if xp is np else xp.asarray
+                self.G, self.B = move(self.G), move(self.B)
             targets = np.column_stack([T, np.ones(len(T))])
-            if self.shift is None:
-                w = np.ones(1) if weights is None else weights
-                scale = np.abs(T).max(initial=1), w.max(initial=0), float(w.mean())
-                self.begin(layer, X, *map(float, scale))
             out = self.G, self.B
             layer.gram(X, targets, weights, self.shift, out=out, grid=self.grid)
         self.n_rows += len(T)
         if weights is None:  # targets are whole numbers
-            self.targets = self.targets + [Fraction(total) for total in np.einsum("ij->j", T)]
-            self.weight += Fraction(len(T))
+            totals: list[Any] = [Fraction(total) for total in np.einsum("ij->j", targets)]
         else:
-            self.targets = self.targets + [exact_sum(column, weights) for column in T.T]
-            self.weight += exact_sum(weights)
+            totals = [exact_sum(column, weights) for column in targets.T]
+        self.targets, self.weight = self.targets + totals[:-1], self.weight + totals[-1]
 
-    def begin(
-        self, layer: Layer, X: Any, target: float = 1.0, weight: float = 1.0, mean: float = 1.0
-    ) -> None:
+    def begin(self, layer: Layer, X: Any, weight: float = 1.0, mean: float = 1.0) -> None:
         """Choose the shift and, if there is one, the grid of these and all later sums.
 
         Parameters
@@ -191,12 +188,11 @@ class NormalEquations:
         layer : Layer
         X : ndarray or CSR of shape (N, n)
             Only the first rows are used.
-        target, weight, mean : float, default=1.0
-            The largest target, the largest weight and the mean weight of all rows, as far as they
-            are known.
+        weight, mean : float, default=1.0
+            The largest weight and the mean weight of all rows, as far as they are known.
         """
         with layer.allocator():
-            if self.alpha and (found := fixed_point(layer, self.alpha, target, weight, mean)):
+            if self.alpha and (found := fixed_point(layer, self.alpha, weight, mean)):
                 self.shift, self.grid = found
             else:
                 self.shift, self.grid = first_mean(layer, X), None
@@ -204,15 +200,6 @@ class NormalEquations:
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with the arrays of the layer's library."""
         return nullcontext() if self.layer is None else self.layer.allocator()
-
-    def _move(self, xp: ModuleType) -> None:
-        """Bring G and B to where the layer computes."""
-        if xp is np:
-            self.G, self.B = to_host(self.G), to_host(self.B)
-        elif self.shift is None:  # zeros, which need not be copied
-            self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
-        else:
-            self.G, self.B = xp.asarray(self.G), xp.asarray(self.B)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"G": to_host(self.G), "B": to_host(self.B), "layer": None}
