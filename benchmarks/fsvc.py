@@ -180,13 +180,13 @@ def lms(report: Report, images: datasets.Images, quick: bool) -> None:
         H[:, :m], V[:, :m] = model._layer().activations(X[:N]), model.coef_
         W, Z = model.coef_.T.copy(), H[:, :m].copy()
         python_epoch(Z, T[:N], W, 0.05)
-        lms_rows(H, T[:N], V, 0.05, None)
+        lms_rows(H, T[:N], V, 0.05, np.ones(N))
         error = np.abs(V[:, :m].T - W).max()
         if error > 1e-12:
             raise AssertionError(f"LMS differs from the plain loop by {error:g}")
         few = min(N, 2_000)
         plain_epoch = functools.partial(python_epoch, Z[:few], T[:few], W, 0.05)
-        fused_epoch = functools.partial(lms_rows, H, T[:N], V, 0.05, None)
+        fused_epoch = functools.partial(lms_rows, H, T[:N], V, 0.05, np.ones(N))
         plain = in_turn({"plain": plain_epoch}, rounds=3)["plain"]
         ours = in_turn({"fused": fused_epoch}, rounds=15)["fused"]
         rows.append(

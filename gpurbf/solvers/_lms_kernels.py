@@ -193,7 +193,7 @@ def rows(H, T, W, learning_rate, weights):
     W : float64 array of shape (k, columns of H), C-contiguous
         Weights, one row per output; updated in place.
     learning_rate : float
-    weights : float64 array of shape (b,), or of length 0 for all ones
+    weights : float64 array of shape (b,)
         A row of weight w counts as floor(w) equal rows in succession and one more that learns at
         ``learning_rate * (w - floor(w))``.
     """
@@ -205,14 +205,11 @@ def rows(H, T, W, learning_rate, weights):
             if first + q >= b:
                 steps[:, q] = 0.0
                 continue
-            rate = learning_rate
-            if len(weights):
-                rate = effective_rate(gram[q, q], learning_rate, weights[first + q])
+            rate = effective_rate(gram[q, q], learning_rate, weights[first + q])
             for c in range(k):
                 output = outputs[c, q]
                 for p in range(q):
                     output += steps[c, p] * gram[p, q]
                 steps[c, q] = rate * (T[first + q, c] - output)
-    if b:
-        last = (b - 1) // ROWS * ROWS
-        sweep_rows(W, H, last, last, steps, outputs, gram)
+    last = (b - 1) // ROWS * ROWS
+    sweep_rows(W, H, last, last, steps, outputs, gram)

@@ -112,6 +112,7 @@ class LMS(BaseEstimator):
             If activations are not finite.
         """
         order = np.arange(X.shape[0]) if order is None else order
+        weights = np.ones(X.shape[0]) if weights is None else weights
         m, k = layer.centers.shape[0], T.shape[1]
         tiles = _Tiles(layer, X, order)
         W = packing.aligned((k, tiles.H.shape[1]), np.float64)  # one row per output
@@ -120,17 +121,16 @@ class LMS(BaseEstimator):
             W[:, :m] = start.T
         rate = _safe_rate(tiles) if self.learning_rate is None else float(self.learning_rate)
         for epoch in range(1, self.n_epochs + 1):
-            with stage("output training"), layer.allocator():
+            with stage("output training"):
                 for rows, H in tiles:
-                    w = None if weights is None else weights[rows]
+                    targets = np.ascontiguousarray(T[rows], np.float64)
                     with stage("output training", "LMS"):
-                        lms_rows(H, np.ascontiguousarray(T[rows], np.float64), W, rate, w)
+                        lms_rows(H, targets, W, rate, weights[rows])
                         nbytes = H.nbytes + 2 * W.nbytes
                         count(operations=4 * H.size * k, kind="float64", nbytes=nbytes)
             if not np.isfinite(W).all():
-                with layer.allocator():
-                    if not all(np.isfinite(H).all() for _, H in tiles):
-                        raise FloatingPointError("activations")
+                if not all(np.isfinite(H).all() for _, H in tiles):
+                    raise FloatingPointError("activations")
                 raise DivergenceError(
                     f"The output weights overflowed in epoch {epoch}: learning_rate={rate:g} is "
                     "too high for these activations. Lower it (below 2 / max z·z), or use "
@@ -176,13 +176,12 @@ class _Tiles:
 @stage("output training")
 def _safe_rate(tiles: _Tiles) -> float:
     """The default of `LMS.learning_rate`."""
-    with tiles.layer.allocator():
-        squares = [np.einsum("ij,ij->i", H, H, dtype=np.float64).max() for _, H in tiles]
+    squares = [np.einsum("ij,ij->i", H, H, dtype=np.float64).max() for _, H in tiles]
     return 1 / max([*squares, 1e-300])
 
 
 def lms_rows(
-    H: np.ndarray, T: np.ndarray, W: np.ndarray, learning_rate: float, weights: np.ndarray | None
+    H: np.ndarray, T: np.ndarray, W: np.ndarray, learning_rate: float, weights: np.ndarray
 ) -> None:
     """Pass the rows of H once through the delta rule; W is updated in place.
 
@@ -198,16 +197,15 @@ def lms_rows(
     W : ndarray of shape (k, columns of H), float64, C-contiguous
         Weights, one row per output.
     learning_rate : float
-    weights : ndarray of shape (b,) or None
+    weights : ndarray of shape (b,), float64
         See `LMS.epochs`.
     """
     k = T.shape[1]
-    repeats = np.empty(0) if weights is None else weights
     threaded = T.size * H.shape[1] > _MIN_UPDATES_FOR_THREADS
     n_parts = min(k, thread_limit()) if threaded else 1
 
     def outputs(i: int) -> None:
         mine = slice(i * k // n_parts, (i + 1) * k // n_parts)
-        kernels.rows(H, np.ascontiguousarray(T[:, mine]), W[mine], learning_rate, repeats)
+        kernels.rows(H, np.ascontiguousarray(T[:, mine]), W[mine], learning_rate, weights)
 
     parallel_for(outputs, n_parts)

@@ -28,7 +28,7 @@ def padded(A, rows, columns, dtype):
 
 
 def fused(H, T, W, learning_rate, weights=None):
-    out = padded(W.T, 1, 8, np.float64)
+    out, weights = padded(W.T, 1, 8, np.float64), np.ones(len(T)) if weights is None else weights
     lms_rows(padded(H, 4, 8, H.dtype), T, out, learning_rate, weights)
     return out[:, : len(W)].T
 
