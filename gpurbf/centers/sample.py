@@ -202,8 +202,7 @@ class Race:
 
     def over(self, X: Any, y: Any, weights: Any) -> Distinct:
         """The distinct rows of X."""
-        own = y if self.by_class else None
-        return over_rows(self, self.merged, X, own, weights, rows=_ROWS_PER_BLOCK, name="centers")
+        return over_rows(self, self.merged, X, y, weights, rows=_ROWS_PER_BLOCK, name="centers")
 
     def merged(self, *found: Distinct) -> Distinct:
         """Join what was found in two parts of the rows."""

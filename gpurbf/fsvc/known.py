@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from gpurbf.data.samples import holds_squares
-from gpurbf.fsvc.selection import MARGIN, Order, held_out
+from gpurbf.fsvc.selection import MARGIN, Order
 from gpurbf.fsvc.units import Unit
 from gpurbf.layer import Layer
 from gpurbf.layer.activation import Activation
@@ -43,7 +43,8 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     """Draw the sample of a radius search from the distinct rows of X, within the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
     labels = y[stream]
-    held = held_out(keys, labels, order.weights, _VALIDATION_SHARE)
+    w = np.ones(len(stream)) if order.weights is None else order.weights
+    held = held_out(keys, labels, w)
     # Half the budget is for distances. Samples with the smallest keys are taken, in stream order.
     S = int(math.sqrt(working_bytes() / 2 / 4))
 
@@ -55,10 +56,25 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     # Where no class has two distinct samples, training accuracy is all there is.
     validation = part(held, S // 4) if held.any() else training
     C = X[stream[training]]
-    w = np.ones(len(stream)) if order.weights is None else order.weights
     D, D_valid = (distances(A, C, metric, **options) for A in (C, X[stream[validation]]))
     known = None if (w == 1).all() else w[training]
     return Sample(D, D_valid, labels[training], labels[validation], known, w[validation])
+
+
+def held_out(keys: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A mask of about a fifth of each class's weight; equal samples stay together.
+
+    At least one distinct sample of every class is not in the mask.
+    """
+    mask = np.zeros(len(keys), bool)
+    for c in np.unique(y):
+        members = np.flatnonzero(y == c)
+        _, group = np.unique(keys[members], return_inverse=True)
+        mass = np.bincount(group, weights[members])
+        out = np.cumsum(mass) - mass / 2 < _VALIDATION_SHARE * mass.sum()
+        out[-1] = False
+        mask[members] = out[group]
+    return mask
 
 
 @stage("hidden layer", "distances")
@@ -150,8 +166,7 @@ class KnownLayer(Layer):
             H *= root
             T = T * root
         with stage("output training", "HᵀH"):
-            if G is not None:
-                G += H.T @ H
+            G += H.T @ H
             if T.shape[1] < _MANY_TARGETS:
                 products = T.size
                 B += H.T @ T.astype(self.dtype)

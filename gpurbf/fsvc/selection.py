@@ -86,24 +86,6 @@ def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Ord
     return Order(rows, rows[first], np.add.reduceat(w, first), keys)
 
 
-def held_out(
-    keys: np.ndarray, y: np.ndarray, weights: np.ndarray | None, fraction: float
-) -> np.ndarray:
-    """A mask of about `fraction` of each class's weight; equal samples stay together.
-
-    At least one distinct sample of every class is not in the mask.
-    """
-    mask = np.zeros(len(keys), bool)
-    for c in np.unique(y):
-        members = np.flatnonzero(y == c)
-        _, group = np.unique(keys[members], return_inverse=True)
-        mass = np.bincount(group, None if weights is None else weights[members]).astype(float)
-        out = np.cumsum(mass) - mass / 2 < fraction * mass.sum()
-        out[-1] = False
-        mask[members] = out[group]
-    return mask
-
-
 def pass_precision(precision: str) -> str:
     """The precision of a pass: float64 or exact, whatever the user asks for."""
     return "auto" if precision in ("float32", "tf32") else precision
@@ -249,8 +231,7 @@ class Pass:
         """The layer of the centers from `begin` on."""
         some = slice(begin, begin + _CENTERS_PER_LAYER)
         columns = self._columns(np.array(self.labels[some]))
-        W = np.zeros((len(columns), self.n_classes))
-        W[np.arange(len(columns)), columns] = 1
+        W = (columns[:, None] == np.arange(self.n_classes)).astype(np.float64)
         return self.arithmetic.layer(self.centers[some], self.unit.activation()), W
 
     def _columns(self, labels: np.ndarray) -> np.ndarray:

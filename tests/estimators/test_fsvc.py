@@ -11,8 +11,8 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
 
 from gpurbf import FSVC, RBFLayer, solvers
-from gpurbf.fsvc.known import KnownLayer, Sample, select
-from gpurbf.fsvc.selection import MARGIN, SELECTIONS, held_out
+from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
+from gpurbf.fsvc.selection import MARGIN, SELECTIONS
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit, direct_distance
 from gpurbf.layer.layer import HiddenLayer
 from tests import reference
@@ -257,7 +257,7 @@ def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples(
     keys = rng.integers(0, 300, 1000).astype(np.uint64)
     y = (keys % 3).astype(int)
     weights = rng.integers(1, 4, 1000).astype(float)
-    mask = held_out(keys, y, weights, 0.2)
+    mask = held_out(keys, y, weights)
     for c in range(3):
         assert 0.15 < weights[mask & (y == c)].sum() / weights[y == c].sum() < 0.25
     assert not set(keys[mask]) & set(keys[~mask])
