@@ -82,12 +82,12 @@ def _function(name):
 
     elif name == "dot_amx" or _KINDS[name].listed:
 
-        def function(x, places, c, c_stride, steps, out, begun):
+        def function(x, places, c, c_stride, steps, out, begun):  # type: ignore[misc]
             _written(name, x, places, c, c_stride, steps, out, begun)
 
     else:
 
-        def function(x, c, c_stride, steps, out, out_stride):
+        def function(x, c, c_stride, steps, out, out_stride):  # type: ignore[misc]
             _written(name, x, c, c_stride, steps, out, out_stride)
 
     function.__qualname__ = name  # the disk cache identifies it by this name
