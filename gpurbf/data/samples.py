@@ -157,6 +157,8 @@ def shared_quantizations(C: Any, X: Any, precision: str) -> list[Quantization]:
     """
     if precision in FORCED or 0 in C.shape or 0 in X.shape or is_resident(X):
         return []
+    if C.dtype == X.dtype == np.uint8:  # the samples may be on a cluster: they need not be fetched
+        return candidates(C)
     sample = sample_of(X)
     on = {each: int((~encode(sample, each)[1]).sum()) for each in candidates(C)}
     return [each for each in sorted(on, key=on.__getitem__, reverse=True) if on[each]]
