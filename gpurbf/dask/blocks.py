@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -42,26 +43,17 @@ _ROW_BITS = 40
 NO_ROWS = np.empty(0, np.intp)
 
 
-class BlockStats(NamedTuple):
-    """Statistics of a block: rows, those of weight > 0, and what blocks must share."""
-
-    n_given: int
-    n_rows: int
-    n_features: int
-    names: Any
-    dtype: np.dtype
-
-
 class Scan(NamedTuple):
     """Results of the first pass over some blocks: statistics by block, all labels, and more.
 
+    ``stats`` are the number of rows, of those of weight > 0, and what blocks must share, by name.
     ``mass`` are the weights of the labels, or 0 if the `Scanner` does not find them. ``found`` are
     the results of the tasks that it was asked for. Their classes are numbered by ``labels``, their
     rows by block and place, see `_row_numbers`. If the `Scanner` looks for rows that may become
     centers, the last results are these `Rows`, block by block, with their numbers as places.
     """
 
-    stats: dict[int, BlockStats]
+    stats: dict[int, tuple[int, int, dict[str, Any]]]
     labels: Any = None
     mass: Any = 0
     found: tuple[Any, ...] = ()
@@ -70,7 +62,7 @@ class Scan(NamedTuple):
     def merged(cls, *scans: Scan) -> Scan:
         """Join scans; blocks without rows only contribute their statistics."""
         stats = {i: own for scan in scans for i, own in scan.stats.items()}
-        filled = [scan for scan in scans if any(own.n_rows for own in scan.stats.values())]
+        filled = [scan for scan in scans if any(n for _, n, _ in scan.stats.values())]
         if not filled:
             return cls(stats)
         labels, mass, places = None, None, []
@@ -124,7 +116,8 @@ class Scanner:
             X, y = check_X(model, X, y=column_or_1d(y, warn=True), **options)
         if sp.issparse(X):
             raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
-        n_given, names = X.shape[0], getattr(model, "feature_names_in_", None)
+        n_given, names = len(X), getattr(model, "feature_names_in_", None)
+        shared = {"n_features": X.shape[1], "dtype": X.dtype, "names": names}
         weights = check_weights(weights, len(X), negative=self.negative, part=True)
         X, y, weights, _ = Rows(X, y, weights).of_weight()
         labels = codes = None
@@ -133,13 +126,12 @@ class Scanner:
             labels, codes = np.unique(y, return_inverse=True)
             if self.balanced:
                 mass = class_mass(codes, weights, len(labels))
-        stats = BlockStats(n_given, len(X), X.shape[1], names, X.dtype)
         start = i << _ROW_BITS
         found = tuple(task(X, codes, weights, start) for task in self.asked)
         if self.n_centers and len(X):
             first = self._likely_centers(found[0], len(X))
             found += ((Rows(X[first - start], None, None, first),),)
-        return Scan({i: stats}, labels, mass, found)
+        return Scan({i: (n_given, len(X), shared)}, labels, mass, found)
 
     def _likely_centers(self, distinct: Distinct, n_rows: int) -> np.ndarray:
         """Rows of a block that may become centers.
@@ -206,25 +198,22 @@ class Blocks:
         groups = self.tasks.locality([block for block, _, _ in parts])
         arguments = [tuple((i, *parts[i]) for i in group) for group in groups]
         scan = self.tasks.total("scan", Scan.merged, self.tasks.each("scan", scanner, arguments))
-        stats = [scan.stats[i] for i in range(n_blocks)]
-        self.starts = np.cumsum([0] + [own.n_rows for own in stats])
-        starts_given = np.cumsum([0] + [own.n_given for own in stats])
-        self.n_given = int(starts_given[-1])
-        # Samples, labels, weights and numbers of the first row, of all given and of these.
-        starts = zip(starts_given.tolist(), self.starts.tolist())
-        self.parts = [(*part, *numbers) for part, numbers in zip(parts, starts)]
-        filled = [own for own in stats if own.n_rows]
-        if not filled:
+        n_given, n_rows, shared = zip(*(scan.stats[i] for i in range(n_blocks)))
+        self.n_given, self.starts = sum(n_given), np.cumsum([0, *n_rows])
+        # Samples, labels, weights and the number of the first row, of all given.
+        starts_given = accumulate(n_given, initial=0)
+        self.parts = [(*part, start) for part, start in zip(parts, starts_given)]
+        if not any(n_rows):
             what = "samples of positive weight" if self.n_given else "samples"
             raise ValueError(f"Invalid input - all blocks together have no {what}.")
         # Groups of the numbers of blocks with rows: a task takes a group.
-        self.groups = [own for group in groups if (own := [i for i in group if stats[i].n_rows])]
-        first = _agreed(filled)
-        self.shape, self.dtype = (int(self.starts[-1]), first.n_features), first.dtype
+        self.groups = [own for group in groups if (own := [i for i in group if n_rows[i]])]
+        first = _agreed([own for own, n in zip(shared, n_rows) if n])
+        self.shape, self.dtype = (int(self.starts[-1]), first["n_features"]), first["dtype"]
         for each in (model, plain):
-            each.n_features_in_ = first.n_features
-            if first.names is not None:
-                each.feature_names_in_ = first.names
+            each.n_features_in_ = first["n_features"]
+            if first["names"] is not None:
+                each.feature_names_in_ = first["names"]
         self.classes, self.class_mass = scan.labels, scan.mass
         if self.classes is not None and hasattr(model, "predict"):
             masked = len(self) < self.n_given
@@ -232,12 +221,12 @@ class Blocks:
         self._validation = plain, negative
         self.factors: np.ndarray | None = None
         # Results of tasks of `over_rows` that are known already.
-        self.known: dict[Any, Any] = dict(zip(asked, scan.found))
-        for race in asked:
-            if isinstance(race, Race):
-                found = self.known[race]
+        self.known: dict[Any, Any] = {}
+        for task, found in zip(asked, scan.found):
+            if isinstance(task, Race):
                 first_rows = _row_numbers(found.first, self.starts)
-                self.known[race] = race.merged(found._replace(first=first_rows))
+                found = task.merged(found._replace(first=first_rows))
+            self.known[task] = found
         # Rows that may become centers and are on the client: their numbers, ascending, and values.
         self._here = np.empty(0, np.intp), np.empty(0)
         if n_centers:
@@ -271,12 +260,12 @@ class Blocks:
         name: str,
         function: Callable[..., Any],
         groups: list[list[int]] | None = None,
-        given: dict[int, np.ndarray] | None = None,
+        given: dict[int, Any] | None = None,
     ) -> list[Any]:
         """A task ``function(blocks)`` for each group of blocks.
 
-        ``blocks`` gives (rows, start, given[i]) of one block after the other; start is the number
-        of the block's first row, and given[i] is empty if it is not there.
+        ``blocks`` gives (rows, given[i]) of one block after the other; given[i] is empty if it is
+        not there.
         """
         given = given or {}
         task = partial(_read, *self._validation, self.classes, self.factors, function)
@@ -292,7 +281,8 @@ class Blocks:
         """See :func:`gpurbf.data.row_blocks.over_rows`."""
         if task in self.known:
             return self.known[task]
-        parts = self.each(name, partial(_over_rows, task, merge, y, weights))
+        own, starts = partial(_over_rows, task, merge, y, weights), self.starts.tolist()
+        parts = self.each(name, own, given=dict(enumerate(starts)))
         return self.tasks.total(name, lambda *found: functools.reduce(merge, found), parts)
 
     def take(self, rows: np.ndarray) -> Rows:
@@ -383,16 +373,13 @@ def by_block(rows: np.ndarray, starts: np.ndarray) -> dict[int, np.ndarray]:
     return {i: rows[block == i] - starts[i] for i in np.unique(block).tolist()}
 
 
-def _agreed(stats: list[BlockStats]) -> BlockStats:
-    """The first statistics; blocks of different columns or types are refused."""
-    first = stats[0]
-    for what in ("n_features", "dtype", "names"):
-        for own in stats:
-            if not np.array_equal(getattr(own, what), getattr(first, what)):
-                raise ValueError(
-                    f"Blocks differ in {what}: {getattr(first, what)} and {getattr(own, what)}."
-                )
-    return first
+def _agreed(shared: list[dict[str, Any]]) -> dict[str, Any]:
+    """What all blocks share; blocks of different columns or types are refused."""
+    for what, first in shared[0].items():
+        for own in shared:
+            if not np.array_equal(own[what], first):
+                raise ValueError(f"Blocks differ in {what}: {first} and {own[what]}.")
+    return shared[0]
 
 
 def _joined(found: Sequence[Any], places: list[np.ndarray]) -> Any:
@@ -436,7 +423,7 @@ def _read(
             rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
         return rows
 
-    return function((rows_of(*block), start, given) for *block, start, given in blocks)
+    return function((rows_of(*block), given) for *block, given in blocks)
 
 
 def _over_rows(
@@ -444,15 +431,15 @@ def _over_rows(
     merge: Callable[[Any, Any], Any],
     y: bool,
     weights: bool,
-    blocks: Iterator[tuple[Rows, int, None]],
+    blocks: Iterator[tuple[Rows, int]],
 ) -> Any:
-    """Merged results of a task of `over_rows` for some blocks."""
+    """Merged results of a task of `over_rows` for some blocks, and the number of each first row."""
     found = (
         task(rows.X, rows.y if y else None, rows.weights if weights else None, start)
-        for rows, start, _ in blocks
+        for rows, start in blocks
     )
     return functools.reduce(merge, found)
 
 
-def _taken(blocks: Iterator[tuple[Rows, int, np.ndarray]]) -> Rows:
-    return joined(rows.at(places) for rows, _, places in blocks)
+def _taken(blocks: Iterator[tuple[Rows, np.ndarray]]) -> Rows:
+    return joined(rows.at(places) for rows, places in blocks)

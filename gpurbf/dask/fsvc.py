@@ -112,15 +112,15 @@ def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
     return blocks.tasks.each("order-sorted", partial(_as_drawn, seed), pieces)
 
 
-def _as_given(seed: int, blocks: Iterator[tuple[Rows, int, None]]) -> _Part:
+def _as_given(seed: int, blocks: Iterator[tuple[Rows, Any]]) -> _Part:
     """A block as it is."""
-    [(rows, *_)] = blocks
+    [(rows, _)] = blocks
     return rows, as_given(row_hashes(rows.X, seed), rows.weights)
 
 
-def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, int, None]]) -> list[Rows]:
+def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, Any]]) -> list[Rows]:
     """The rows of some blocks that belong to each part: the smallest keys to the first."""
-    rows = joined(rows for rows, *_ in blocks)
+    rows = joined(rows for rows, _ in blocks)
     high = row_hashes(rows.X, seed) >> np.uint64(32)
     part = (high * np.uint64(n_parts)) >> np.uint64(32)
     return [rows.at(np.flatnonzero(part == i)) for i in range(n_parts)]
@@ -188,7 +188,7 @@ def _trained(
     if solver.needs == "sums":
         normal = NormalEquations(len(model.centers_), W.shape[1])
         normal.begin(model._layer(), blocks)
-        normal, _ = block_sums(blocks, model, normal)
+        block_sums(blocks, model, normal)
         return solver.solve(normal).W
     if solver.needs == "center targets":
         return solver.train(model._layer(), None, None, None, start=W)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.dask.base import DaskClassifier, DaskEstimator
-from gpurbf.dask.blocks import Blocks, columns
+from gpurbf.dask.blocks import Blocks, in_order, joined
 from gpurbf.dask.sums import block_sums
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.hashes import finder
@@ -134,18 +135,18 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
             sample = np.union1d(found.first, compared)
             normal = model._begin(getattr(solver, "alpha", 0.0), weighted, scale)
             watched = partial(steps, self, X=X, y=y, name="hidden layer", stops=False)
-            normal, rows = block_sums(weighted, model, normal, sample, watched)
+            rows = block_sums(weighted, model, normal, sample, watched)
             some = rows.at(np.searchsorted(sample, compared))
             if model._coarse(normal, weighted, some.X, some.weights):
                 model._widen()
                 normal = model._begin(0.0, weighted, scale)
-                normal, _ = block_sums(weighted, model, normal)
+                block_sums(weighted, model, normal)
             some = rows.at(np.searchsorted(sample, found.first))
             copies = None if some.weights is None else (np.arange(len(some.y)), some.weights)
             if some.weights is not None and (found.mass != some.weights).any():
-                task = partial(_copies, row_keys(some.X, some.y))
-                *copies, places = weighted.over_rows(task, _appended, True, True, "copies")
-                copies = tuple(own[np.argsort(places)] for own in copies)
+                tasks = weighted.each("copies", partial(_copies, row_keys(some.X, some.y)))
+                copied = in_order(weighted.tasks.results(tasks))
+                copies = copied.X, copied.weights
             left_out = leave_out(normal, model._layer(), found, some.X, copies)
             model._solve(solver, normal, left_out, some.X, keep=False)
         self.model_ = model
@@ -236,17 +237,11 @@ def _sample_and_scale(X: Any, y: Any, weights: np.ndarray, first: int) -> tuple[
     return rbf.CALIBRATION(X, y, weights, first), weights.max(), exact_sum(weights)
 
 
-def _copies(
-    keys: np.ndarray, X: Any, y: np.ndarray, weights: np.ndarray, first: int
-) -> tuple[np.ndarray, ...]:
-    """Find the rows that have one of the keys: places of their keys, their weights and numbers."""
-    places = finder(keys)(row_keys(X, y))
-    own = np.flatnonzero(places >= 0)
-    return places[own], weights[own], first + own
-
-
-def _appended(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-    return tuple(columns((a, b)))
+def _copies(keys: np.ndarray, blocks: Iterator[tuple[Rows, Any]]) -> Rows:
+    """The rows of some blocks that have one of the keys; instead of X, the places of their keys."""
+    find = finder(keys)
+    rows = joined(rows._replace(X=find(row_keys(rows.X, rows.y))) for rows, _ in blocks)
+    return rows.at(rows.X >= 0)
 
 
 def _merged(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -28,8 +28,8 @@ def block_sums(
     normal: NormalEquations,
     sample: np.ndarray = NO_ROWS,
     watched: Callable[[Iterable[Any], int], Iterable[Any]] = lambda tasks, n_tasks: tasks,
-) -> tuple[NormalEquations, Rows]:
-    """The sums of all blocks, and some rows in the order in which they were given.
+) -> Rows:
+    """Add all blocks to the sums; return some rows in the order in which they were given.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def block_sums(
     normal : NormalEquations
         Begun, but without rows yet; all blocks use its shift and grid.
     sample : ndarray of int
-        Numbers of the rows that are returned with the sums.
+        Numbers of the rows that are returned.
     watched : callable
         Called with an iterator that waits for one task after the other, and the number of tasks;
         its result is iterated over instead.
@@ -60,21 +60,17 @@ def block_sums(
         part, rows = blocks.tasks.gathered(total)
         _add(normal, part)
         samples.append(rows)
-    return normal, in_order(samples)
+    return in_order(samples)
 
 
 def _sums(
-    model: Any,
-    n_outputs: int,
-    shift: Any,
-    grid: Any,
-    blocks: Iterator[tuple[Rows, int, np.ndarray]],
+    model: Any, n_outputs: int, shift: Any, grid: Any, blocks: Iterator[tuple[Rows, np.ndarray]]
 ) -> tuple[NormalEquations, Rows]:
     """Sums of some blocks on a shift and a grid that all share, and the rows of the sample."""
     layer, normal = model._layer(), NormalEquations(model.centers_.shape[0], n_outputs)
     normal.shift, normal.grid = shift, grid
     sample = []
-    for rows, _, places in blocks:
+    for rows, places in blocks:
         sample.append(rows.at(places))
         for batch in gen_batches(len(rows.X), _ROWS):
             some = rows.at(batch)

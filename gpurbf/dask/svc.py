@@ -197,9 +197,9 @@ def _pieces(blocks: Blocks, parts: list[list[int]]) -> list[list[Any]]:
     return [futures[i : i + n] for i in range(0, len(futures), n)]
 
 
-def _piece(classes: list[int], blocks: Iterator[tuple[Rows, int, None]]) -> Rows:
+def _piece(classes: list[int], blocks: Iterator[tuple[Rows, Any]]) -> Rows:
     """The rows of some blocks that are of these classes."""
-    return joined(_of_classes(classes, rows) for rows, *_ in blocks)
+    return joined(_of_classes(classes, rows) for rows, _ in blocks)
 
 
 def _of_classes(classes: list[int], rows: Rows) -> Rows:
