@@ -112,7 +112,7 @@ def load_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
     FileNotFoundError
         If no place has the data; the message names each place and what was wrong there.
     """
-    return _load("MNIST", "mnist", "mnist_784", data_home)
+    return _load("MNIST", "mnist_784", data_home)
 
 
 def load_fashion_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
@@ -137,7 +137,7 @@ def load_fashion_mnist(data_home: str | os.PathLike[str] | None = None) -> Image
     FileNotFoundError
         If no place has the data; the message names each place and what was wrong there.
     """
-    return _load("Fashion-MNIST", "fashion-mnist", "Fashion-MNIST", data_home)
+    return _load("Fashion-MNIST", "Fashion-MNIST", data_home)
 
 
 def load_folder(folder: str | os.PathLike[str]) -> Images:
@@ -184,10 +184,9 @@ def load_folder(folder: str | os.PathLike[str]) -> Images:
     return Images(X_train, y_train, X_test, y_test)
 
 
-def _load(
-    title: str, folder: str, openml_name: str, data_home: str | os.PathLike[str] | None
-) -> Images:
+def _load(title: str, openml_name: str, data_home: str | os.PathLike[str] | None) -> Images:
     """The data from the first place that has them."""
+    folder = title.lower()
     places = [Path(data_home), Path(data_home) / folder] if data_home is not None else []
     tried = []
     for place in (*places, _SYSTEM / folder):
