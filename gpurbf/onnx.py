@@ -134,15 +134,13 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     if isinstance(model, RBFLayer):
         graph.finish(0, H)
         return
+    n_classes = len(model.classes_)
     if isinstance(model, SVC):
         points, scores = _svc(graph, model, H)
     else:
-        scores = _outputs(graph, model, H, D)
-        points = scores
-    n_classes = len(model.classes_)
-    if points is scores and n_classes == 2:
-        # The second class wins above 0.
-        points = graph.Concat(graph.Mul(scores, 0.0), scores, axis=1)
+        points = scores = _outputs(graph, model, H, D)
+        if n_classes == 2:  # the second class wins above 0
+            points = graph.Concat(graph.Mul(scores, 0.0), scores, axis=1)
     winner = graph.ArgMax(points, axis=1, keepdims=0)
     label = graph.ArrayFeatureExtractor(_classes(model), winner)
     shape = np.array([-1], np.int64)
