@@ -85,13 +85,14 @@ class Profile:
     ) -> None:
         self.estimator = estimator
         self.accuracy = accuracy
-        self.shape = getattr(X, "shape", None) or np.shape(X)
-        self.n_predicted = (getattr(X_test, "shape", None) or np.shape(X_test))[0]
+        self.shape, self.n_predicted = np.shape(X), np.shape(X_test)[0]
         self.seconds = {"training": training.seconds, "prediction": prediction.seconds}
         self._trace = training.trace
         self._nbytes = sum(entry.nbytes for entry in training.entries.values())
         self.ceilings: dict[str, float] = {"memory": bandwidth()}
-        xp = _namespace(estimator)
+        # NumPy where the estimator does not say what ran.
+        backend = getattr(estimator, "backend_", "numpy")
+        xp = np if backend in ("none", "scipy") else get_backend(backend)[0].xp
         self.rows = [
             row
             for phase, recorder in zip(PHASES, (training, prediction))
@@ -263,12 +264,6 @@ class Profile:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def _namespace(estimator: Any) -> ModuleType:
-    """The array namespace of the backend that ran; NumPy where the estimator does not say."""
-    name = getattr(estimator, "backend_", "numpy")
-    return get_backend(name)[0].xp if name not in ("none", "scipy") else np
-
-
 def _reached(row: Row) -> float:
     """The share of its time that a part would take at its ceiling; 0 where none is known."""
     return min(1.0, row.efficiency) if row.ceiling else 0.0
@@ -329,8 +324,7 @@ def _draw(axis: Any, profile: Profile, phase: str) -> None:
     wall = profile.seconds[phase]
     unit, scale = ("s", 1.0) if wall >= 1 else ("ms", 1000.0)
     for place, name in enumerate(STAGES):
-        rows = [row for row in profile.rows if (row.phase, row.stage) == (phase, name)]
-        total, parts = rows[0], rows[1:]
+        total, *parts = (row for row in profile.rows if (row.phase, row.stage) == (phase, name))
         left = 0.0
         for row in parts:
             length = scale * row.seconds

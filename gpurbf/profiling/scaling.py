@@ -21,9 +21,6 @@ from gpurbf.runtime.stages import Segment, Trace
 Key = tuple[str, str]
 
 
-_HEADER = ("threads", "s", "speed-up", "threads wait for", "% of their time", "GB/s")
-
-
 class Scaling(NamedTuple):
     """The modelled time of a fit with a number of threads.
 
@@ -105,9 +102,7 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
         for each, number in running.items():
             lost[each] += (now - before) * (threads - busy) * number / busy
         if key is not None:
-            running[key] -= 1
-            if not running[key]:
-                del running[key]
+            running -= Counter([key])  # which keeps no zeros
         step = next(thread, None)
         if isinstance(step, Segment):
             # Most of a segment is one kernel; the lock is held before it.
@@ -115,7 +110,7 @@ def simulate(trace: Trace, threads: int) -> tuple[float, dict[Key, float]]:
             begin = max(now, lock_free) if locked else now
             lock_free = begin + locked if locked else lock_free
             running[step.key] += 1
-            push(begin + locked + min(step.seconds, step.unlocked_seconds), thread, step.key)
+            push(begin + step.seconds, thread, step.key)
         elif step is not None:
             free += 1  # while it waits
             step.append(thread)
@@ -138,7 +133,7 @@ def model(trace: Trace, nbytes: float, threads: Sequence[int]) -> list[Scaling]:
 
 def table(rows: Sequence[Scaling]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and cells."""
-    return _HEADER, [
+    return ("threads", "s", "speed-up", "threads wait for", "% of their time", "GB/s"), [
         (
             str(row.threads),
             f"{row.seconds:.3g}",
