@@ -19,7 +19,7 @@ from gpurbf.cli import classify
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import GPUS, Backend, available_backends, best_on_host, get_backend
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime.linalg import factorizations
+from gpurbf.runtime.linalg import cholesky
 
 TITLE = "The GPU backends"
 _PRECISIONS = {"8-bit": "exact", "tf32": "tf32", "float32": "float32", "float64": "float64"}
@@ -146,7 +146,7 @@ def _parts(bench: Bench, name: str, N: int, m: int, n: int) -> Iterator[_Row]:
     sums = xp.zeros((m, m)), xp.zeros((m, 10))
     yield _Row("HᵀH", partial(layer.gram, x, T, None, np.zeros(m), sums), 15, 20)
     A = xp.asarray(np.cov(rng.normal(size=(2 * m, m)), rowvar=False))
-    yield _Row("Cholesky, float64", lambda: factorizations(xp).cholesky(A.copy()), 0.4, 4)
+    yield _Row("Cholesky, float64", lambda: cholesky(A.copy()), 0.4, 4)
 
 
 def _milliseconds(xp: Any, call: Callable[[], Any]) -> tuple[str, str]:

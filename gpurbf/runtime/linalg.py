@@ -12,12 +12,12 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 
+from gpurbf.runtime.arrays import library
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows
 
@@ -30,53 +30,38 @@ _BLOCK = 256
 _ROWS, _COLUMNS, _NUMBERS_SOLVED, _COLUMNS_SOLVED = 512, 256, 512 * 768, 96
 
 
-class Factorizations(NamedTuple):
-    """Functions of a linear algebra library that solve least squares, for float64 matrices.
+def cholesky(A: Any) -> Any:
+    """The lower L with L Lᵀ = A, for a float64 A (m, m) of NumPy or CuPy.
 
-    ``cholesky(A)`` is the lower L with L Lᵀ = A. It may overwrite A, but leaves A unchanged if it
-    raises LinAlgError. ``solve_triangular(L, B, trans=0)`` is L⁻¹ B for a lower L, or L⁻ᵀ B with
-    trans=1. ``eigh(A)`` gives eigenvalues and eigenvectors and may overwrite A.
+    It may overwrite A, but if it raises LinAlgError, A is unchanged except for its diagonal.
     """
+    if (xp := library(A)) is not np:
+        from cupyx import errstate
 
-    cholesky: Callable[[Any], Any]
-    solve_triangular: Callable[..., Any]
-    eigh: Callable[[Any], tuple[Any, Any]]
-
-
-def factorizations(xp: ModuleType) -> Factorizations:
-    """The functions of SciPy if ``xp`` is NumPy, those of CuPy if it is CuPy."""
-    if xp is np:
-        return Factorizations(
-            _cholesky,
-            _solve_triangular,
-            lambda A: scipy.linalg.eigh(A.T, overwrite_a=True, check_finite=False),
-        )
-    from cupyx import errstate
-    from cupyx.scipy.linalg import solve_triangular
-
-    def cholesky(A: Any) -> Any:
         # By default, CuPy returns garbage instead of raising an error.
         with errstate(linalg="raise"):
             return xp.linalg.cholesky(A)
-
-    return Factorizations(cholesky, partial(solve_triangular, lower=True), xp.linalg.eigh)
-
-
-def _cholesky(A: np.ndarray) -> np.ndarray:
-    """Factorize A in its own memory; see :class:`Factorizations`."""
-    A = np.ascontiguousarray(A, np.float64)
-    diagonal = A.diagonal().copy()
     try:
         factorize(_panels(A.T))
     except np.linalg.LinAlgError:
         mirror(A)  # A's lower triangle is unchanged
-        np.fill_diagonal(A, diagonal)
         raise
     return A.T
 
 
-def _solve_triangular(L: np.ndarray, B: np.ndarray, trans: int = 0) -> np.ndarray:
-    """See :class:`Factorizations`."""
+def eigh(A: Any) -> tuple[Any, Any]:
+    """Eigenvalues and eigenvectors of a symmetric float64 A of NumPy or CuPy; may overwrite A."""
+    if (xp := library(A)) is not np:
+        return xp.linalg.eigh(A)
+    return scipy.linalg.eigh(A.T, overwrite_a=True, check_finite=False)
+
+
+def solve_triangular(L: Any, B: Any, trans: int = 0) -> Any:
+    """L⁻¹ B for a lower L, or L⁻ᵀ B with trans=1, for float64 arrays of NumPy or CuPy."""
+    if library(L) is not np:
+        from cupyx.scipy.linalg import solve_triangular as on_device
+
+        return on_device(L, B, trans, lower=True)
     X = np.array(B, np.float64, order="F")
     solve_panels(_panels(np.asfortranarray(L)), X, transposed=bool(trans))
     return X

@@ -38,7 +38,7 @@ def left_out(H, T, weights, ridge, intercept, row, center):
 def test_a_tridiagonal_form_solves_every_shift(m):
     A = RNG.normal(size=(m + 9, m))
     A, shifts = A.T @ A, np.array([0.1, 2.0])
-    form = tridiagonal(np, A.copy())
+    form = tridiagonal(A.copy())
     V, U = RNG.normal(size=(2, 37, m))
     np.testing.assert_allclose(form.back(form.turn(V)), V, atol=1e-12)
     forms = form.forms(shifts, form.turn(U), form.turn(V))
@@ -178,7 +178,7 @@ def test_rows_that_threads_rotate_side_by_side_do_not_depend_on_each_other(m):
     """dormqr writes to few reflectors while it applies them."""
     rng = np.random.default_rng(0)
     A, V = rng.normal(size=(m, m)), rng.normal(size=(1500, m))
-    turn = tridiagonal(np, A @ A.T).turn
+    turn = tridiagonal(A @ A.T).turn
     expected = np.concatenate([turn(part) for part in np.split(V, 15)])
     for _ in range(100):
         np.testing.assert_allclose(turn(V), expected, rtol=0, atol=1e-10)

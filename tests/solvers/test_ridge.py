@@ -77,7 +77,7 @@ def test_a_failed_factorisation_leaves_the_matrix_whole():
 
 @pytest.mark.parametrize(("m", "k"), [(20_000, 1), (5000, 100)])
 def test_the_intercept_does_not_depend_on_blas_threads(m, k):
-    equations = Equations(None, None, RNG.normal(size=m), np.zeros(k), 1.0, np)
+    equations = Equations(None, None, RNG.normal(size=m), np.zeros(k), 1.0)
     W, found = RNG.normal(size=(m, k)), []
     for most in (1, None):
         with threadpoolctl.threadpool_limits(most):

@@ -14,7 +14,7 @@ from scipy.linalg import cho_solve, inv, solve_triangular
 
 from gpurbf.layer import Layer
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import factorizations, factorize, panel_width, solve_panels
+from gpurbf.runtime.linalg import eigh, factorize, panel_width, solve_panels
 from gpurbf.runtime.stages import count, stage
 from gpurbf.solvers.cg.stored_h import StoredH
 
@@ -166,7 +166,7 @@ class Nystrom:
         self.L = _orthogonal(E, roots)
         with stage("output training", "preconditioner"):
             count(operations=12.0 * s**3, kind="float64", nbytes=8 * 6 * s * s)
-            values, vectors = factorizations(np).eigh((K + K.T) / 2)
+            values, vectors = eigh((K + K.T) / 2)
             known = np.abs(values) > np.finfo(E.dtype).eps * s**0.5 * np.abs(values).max()
             half = (self.L.T @ vectors[:, known]) / values[known]
             if middle is None:

@@ -11,17 +11,16 @@ import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.arrays import library, to_host
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
-from gpurbf.runtime.linalg import factorizations
+from gpurbf.runtime.linalg import cholesky, eigh, solve_triangular
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers.ridge.normal_equations import ROUNDING, NormalEquations
@@ -86,10 +85,10 @@ class Ridge(BaseEstimator):
         with normal.allocator():
             equations = normal.equations(self.fit_intercept, keep=keep)
             penalty = float(self.alpha) * equations.scale
-            W, whiten = _solve(equations.xp, equations.A, equations.B, penalty)
+            W, whiten = _solve(equations.A, equations.B, penalty)
             W = to_host(W)
         own = 1 / float(normal.weight) if self.fit_intercept else 0.0
-        return RidgeSolution(W, equations.intercept(W), equations.mean, own, whiten, equations.xp)
+        return RidgeSolution(W, equations.intercept(W), equations.mean, own, whiten)
 
 
 class OwnCenters(NamedTuple):
@@ -121,9 +120,8 @@ class RidgeSolution:
     intercept_leverage : float
         The contribution of the intercept to the leverage of a row of weight 1.
     whiten : callable
-        Maps V (m, N), an array of ``xp``, to L⁻¹ V, where L Lᵀ is the matrix of the system.
-    xp : module
-        The array library that the solver used.
+        Maps V (m, N), an array of the library that solved, to L⁻¹ V, where L Lᵀ is the matrix of
+        the system.
     """
 
     W: np.ndarray
@@ -131,7 +129,6 @@ class RidgeSolution:
     mean: np.ndarray
     intercept_leverage: float
     whiten: Callable[[Any], Any]
-    xp: ModuleType = np
 
     @stage("back and evaluate", "leave-one-out")
     def leave_one_out(
@@ -159,14 +156,14 @@ class RidgeSolution:
         """
         n = len(H)
         own = own or OwnCenters(np.empty(0, np.intp), np.empty((len(self.W), 0)))
-        step = _ROWS_LEFT_OUT if self.xp is np else max(1, n)
+        step = _ROWS_LEFT_OUT if library(H) is np else max(1, n)
         parts = [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
         works = [partial(self._left_out, H[p], T[p], weights[p], own.within(p)) for p in parts]
         return np.concatenate(map_single_threaded_blas(works))
 
     def _left_out(self, H: Any, T: np.ndarray, weights: np.ndarray, own: OwnCenters) -> np.ndarray:
         """See `leave_one_out`; for rows that are evaluated together."""
-        xp = self.xp
+        xp = library(H)
         outputs = to_host(H @ xp.asarray(self.W)) + self.intercept
         rows = (H - xp.asarray(self.mean)).astype(np.float64, copy=False)
         # Few vectors alone would take as long as many: all of L is read.
@@ -192,10 +189,9 @@ def left_out(outputs: np.ndarray, leverage: np.ndarray, T: np.ndarray) -> np.nda
     return (outputs - leverage * T) / np.maximum(1 - leverage, _MIN_LEFT)
 
 
-def _solve(xp: ModuleType, A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
+def _solve(A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
     """(A + ridge I)⁻¹ B and the whitening; A is overwritten."""
-    cholesky, solve_triangular, eigh = factorizations(xp)
-    diagonal = A.diagonal().copy()
+    xp, diagonal = library(A), A.diagonal().copy()
     for attempt in range(_N_RETRIES + 1):
         jitter = ridge * 100.0**attempt
         xp.fill_diagonal(A, diagonal + jitter)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ ROUNDING = 8 * np.finfo(np.float64).eps
 class Equations(NamedTuple):
     """The normal equations A W = B of a least-squares problem, before any ridge.
 
-    A (m, m) and B (m, k) are arrays of the library ``xp``, for centred H and T if there is an
+    A (m, m) and B (m, k) are arrays of the layer's library, for centred H and T if there is an
     intercept. ``mean`` (m,) and ``target_mean`` (k,) are what was subtracted, zero without an
     intercept. ``scale`` is the mean diagonal of A, or of HᵀH if only rounding is left in A.
     """
@@ -40,7 +39,6 @@ class Equations(NamedTuple):
     mean: np.ndarray
     target_mean: np.ndarray
     scale: float
-    xp: ModuleType
 
     def intercept(self, W: np.ndarray) -> np.ndarray:
         """b (k,) of weights W (m, k)."""
@@ -256,7 +254,7 @@ class NormalEquations:
         scale = float(xp.trace(A)) / m
         if not np.isfinite(scale):
             raise FloatingPointError("sums over the hidden layer")
-        return Equations(A, B, mean, target_mean, relative_to(scale, squares), xp)
+        return Equations(A, B, mean, target_mean, relative_to(scale, squares))
 
     def summed(self, H: Any, roots: np.ndarray | None = None) -> Any:
         """H (N, m), rounded as in the sums.

@@ -11,17 +11,16 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from scipy.linalg import eigvalsh_tridiagonal, lapack
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.arrays import library, to_host
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.linalg import factorizations
+from gpurbf.runtime.linalg import eigh
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows, single_threaded_blas
 from gpurbf.solvers.ridge import OwnCenters, left_out
@@ -61,7 +60,7 @@ class RidgePath:
         with normal.allocator():
             self.equations = equations = normal.equations(fit_intercept)
             with stage("output training", "tridiagonal form"):
-                self.form = tridiagonal(equations.xp, equations.A)
+                self.form = tridiagonal(equations.A)
                 turned = self.form.turn(equations.B.T)
         self.shifts = alphas * equations.scale + self._lacking(alphas.min() * equations.scale)
         # For each penalty the weights (k, m), times Q.
@@ -128,7 +127,7 @@ class RidgePath:
         leverage times the weight (Hastie, Tibshirani, Friedman, 2009, eq. 7.64).
         """
         p, k, m = self.weights.shape
-        xp = self.equations.xp
+        xp = library(H)
         centred = (H - xp.asarray(self.equations.mean)).astype(np.float64, copy=False)
         Z = self.form.turn(centred)
         E = self.form.turn(xp.asarray(own.units.T))
@@ -192,11 +191,11 @@ class Tridiagonal:
         return forms
 
 
-def tridiagonal(xp: ModuleType, A: Any) -> Tridiagonal:
-    """Reduce a symmetric A (m, m), an array of ``xp``, which is overwritten."""
-    m = len(A)
+def tridiagonal(A: Any) -> Tridiagonal:
+    """Reduce a symmetric A (m, m), which is overwritten."""
+    m, xp = len(A), library(A)
     if xp is not np or m == 1:
-        values, vectors = factorizations(xp).eigh(A)
+        values, vectors = eigh(A)
         return Tridiagonal(
             to_host(values),
             np.zeros(max(m - 1, 1)),  # LAPACK needs a pointer to something
