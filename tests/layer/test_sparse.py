@@ -92,9 +92,9 @@ def test_centers_that_came_as_csr_are_those_that_came_dense(backend, X):
     assert sp.issparse(given.sparse_centers) and sp.issparse(dense.sparse_centers)
     assert given.centers is C and type(dense.centers) is np.ndarray
     np.testing.assert_array_equal(given.activations(X), dense.activations(X))
-    grid, same = (fixed_point(one, 1e-3, 1.0, 1.0) for one in (given, dense))
-    assert (grid is None) == (not given.exact_sums)
-    np.testing.assert_equal(grid, same)
+    found, same = (fixed_point(one, X, 1e-3) for one in (given, dense))
+    assert (found[1] is None) == (not given.exact_sums)
+    np.testing.assert_equal(found, same)
     np.testing.assert_equal(sums_of(given, X, T), sums_of(dense, X, T))
 
 

@@ -48,7 +48,7 @@ def test_what_would_round_too_much_is_summed_in_floats():
         (layer(C=X[:200]), 1e-6, 1.0, 1.0),  # few centers: nothing to gain
         (layer(), 1e-6, few_heavy.max(), few_heavy.mean()),
     ):
-        assert fixed_point(hidden, alpha, *weights) is None
+        assert fixed_point(hidden, X, alpha, *weights)[1] is None
     assert normal_equations(layer(), X, T).grid is None
 
 

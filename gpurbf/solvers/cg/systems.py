@@ -40,7 +40,7 @@ from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
 from gpurbf.solvers.ridge import Ridge
-from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
+from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, relative_to
 
 if TYPE_CHECKING:
@@ -94,9 +94,8 @@ class LeastSquares:
     def _keep(self) -> None:
         """Keep the rows of the layer, or prepare to make them anew, in 16 bits if possible."""
         # Rows are kept without their weights, so the grid is that of weights of 1.
-        found = fixed_point(self.layer, self.alpha, 1.0, 1.0)
-        shift, step = (found[0], found[1].step) if found else (first_mean(self.layer, self.X), None)
-        self._keep_in(shift, step)
+        shift, grid = fixed_point(self.layer, self.X, self.alpha)
+        self._keep_in(shift, grid.step if grid else None)
         step = getattr(self.rows, "step", None)  # if they are kept in multiples of it
         if step and not self._tolerable(step):
             self._keep_in(shift, None)

@@ -22,13 +22,6 @@ _SHIFT_ROWS = 1024
 _MAX_NOISE = 0.1
 
 
-def first_mean(layer: Layer, X: Any) -> np.ndarray:
-    """The mean of H over the first rows of X, rounded to float32."""
-    # Any shift is correct; one that float32 holds exactly is the same number everywhere.
-    H = activations(layer, X[:_SHIFT_ROWS])
-    return to_host(H.mean(axis=0, dtype=np.float64)).astype(np.float32).astype(np.float64)
-
-
 def tolerable(noise: float, spread: float, alpha: float) -> bool:
     """Whether rounding that adds ``noise`` to the diagonal of HᵀH adds little to the penalty.
 
@@ -40,9 +33,9 @@ def tolerable(noise: float, spread: float, alpha: float) -> bool:
 
 
 def fixed_point(
-    layer: Layer, alpha: float, weight: float, mean: float
-) -> tuple[np.ndarray, Grid] | None:
-    """Find the shift of H and the grid it is then rounded to; None if that is too coarse.
+    layer: Layer, X: Any, alpha: float, weight: float = 1.0, mean: float = 1.0
+) -> tuple[np.ndarray, Grid | None]:
+    """Find the shift of H and the grid it is then rounded to; without it if that is too coarse.
 
     Rounding errors of H, independent and step²/12 each on average, add that much to the mean
     diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, which is alpha
@@ -56,31 +49,33 @@ def fixed_point(
     ----------
     layer : Layer
         With m centers.
+    X : ndarray or CSR of shape (N, n)
+        Samples. Without a grid, the shift is the mean of H over the first of them.
     alpha : float
-        Relative penalty, > 0.
-    weight, mean : float
+        Relative penalty; 0: no grid.
+    weight, mean : float, default=1.0
         The largest weight and the mean weight.
 
     Returns
     -------
     shift : ndarray of shape (m,), float64
         The mean of H, numbers of float32.
-    grid : Grid
+    grid : Grid or None
         For targets from -1 to 1.
     """
     m = layer.centers.shape[0]
-    if m < FEW or not layer.exact_sums:
-        return None
-    rows = np.arange(0, m, -(-m // _MAX_CENTERS_EVALUATED))
-    V = layer.activations(layer.sparse_centers[rows])
-    shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
-    V -= shift.astype(V.dtype)
-    largest = np.abs(V).max()
-    if not np.isfinite(largest):
-        return None
-    grid = Grid.of(largest, 1.0, weight)
-    V[np.arange(len(rows)), rows] = 0  # the activation of a center for itself is not typical
-    spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
-    if not tolerable(grid.step**2 / 12, spread, alpha):
-        return None
-    return shift.astype(np.float64), grid
+    if alpha and m >= FEW and layer.exact_sums:
+        rows = np.arange(0, m, -(-m // _MAX_CENTERS_EVALUATED))
+        V = layer.activations(layer.sparse_centers[rows])
+        shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
+        V -= shift.astype(V.dtype)
+        largest = np.abs(V).max()
+        if np.isfinite(largest):
+            grid = Grid.of(largest, 1.0, weight)
+            V[np.arange(len(rows)), rows] = 0  # a center's activation for itself is not typical
+            spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
+            if tolerable(grid.step**2 / 12, spread, alpha):
+                return shift.astype(np.float64), grid
+    # Any shift is correct; one that float32 holds exactly is the same number everywhere.
+    H = activations(layer, X[:_SHIFT_ROWS])
+    return to_host(H.mean(axis=0, dtype=np.float64)).astype(np.float32).astype(np.float64), None

@@ -17,7 +17,7 @@ from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited, parallel_rows, single_threaded_blas
-from gpurbf.solvers.ridge.fixed_point import first_mean, fixed_point, tolerable
+from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
 
 # Rows of a matrix that a thread adds to at a time.
 _ROWS_PER_BLOCK = 256
@@ -190,10 +190,7 @@ class NormalEquations:
             The largest weight and the mean weight of all rows, as far as they are known.
         """
         with layer.allocator():
-            if self.alpha and (found := fixed_point(layer, self.alpha, weight, mean)):
-                self.shift, self.grid = found
-            else:
-                self.shift, self.grid = first_mean(layer, X), None
+            self.shift, self.grid = fixed_point(layer, X, self.alpha, weight, mean)
 
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with the arrays of the layer's library."""
