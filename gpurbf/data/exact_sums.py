@@ -34,8 +34,12 @@ def exact_sum(values: np.ndarray, weights: np.ndarray | None = None) -> Fraction
     for start in range(0, len(values), _TERMS):
         part = slice(start, start + _TERMS)
         mantissas, exponents = np.frexp(values[part])
-        if weights is not None:
-            mantissas, exponents = _products(mantissas, exponents, weights[part])
+        if weights is not None:  # twice as many terms: rounded products, and their rounding errors
+            others, powers = np.frexp(weights[part])
+            product = mantissas * others
+            terms = np.concatenate([product, _rounded_off(mantissas, others, product)])
+            mantissas, more = np.frexp(terms)
+            exponents = np.tile(exponents + powers, 2) + more
         total += _added(mantissas, exponents)
     return total
 
@@ -56,17 +60,6 @@ def _of_few(terms: list[float]) -> Fraction | None:
     except (OverflowError, ValueError):
         return None
     return Fraction(numerator, denominator)
-
-
-def _products(
-    mantissas: np.ndarray, exponents: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Twice as many terms: the rounded products with weights, and their rounding errors."""
-    others, powers = np.frexp(weights)
-    product = mantissas * others
-    terms = np.concatenate([product, _rounded_off(mantissas, others, product)])
-    rest, more = np.frexp(terms)
-    return rest, np.tile(exponents + powers, 2) + more
 
 
 def _rounded_off(a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
