@@ -136,7 +136,7 @@ def test_a_full_disk_is_said_once_and_ends_nothing(folder, monkeypatch, capfd, m
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(IndexDataCacheFile, method, full)
-    monkeypatch.setattr(caching, "_said", False)
+    monkeypatch.setattr(caching.Cache, "said", False)
     for value in (1.5, 1j):
         assert kernel()(value) == 2 * value
     (line,) = capfd.readouterr().err.splitlines()

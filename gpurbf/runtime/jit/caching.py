@@ -16,7 +16,6 @@ from numba.core.sigutils import normalize_signature
 
 from gpurbf.runtime.lazy import once, without_collecting
 
-_said = False
 # The package's folder, and the forms of imports in a file: `from a.b import c, d` and `import a`.
 _ROOT = Path(__file__).parents[3]
 _IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\([^)]*\)|.*))?$", re.MULTILINE)
@@ -29,6 +28,8 @@ _OPTIONS = _PLAIN | {"nopython": True, "boundscheck": None, "no_cfunc_wrapper": 
 
 class Cache(FunctionCache):
     """A disk cache; files that cannot be read are compiled again and replaced."""
+
+    said = False  # whether an error was printed, once in a process
 
     def __init__(self, py_func):
         super().__init__(py_func)
@@ -58,7 +59,10 @@ class Cache(FunctionCache):
         try:
             super().save_overload(sig, data)
         except OSError as error:
-            _say(f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})")
+            if not Cache.said:
+                Cache.said = True
+                what = f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})"
+                print(f"{what}: the next process compiles them again.", file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -92,14 +96,6 @@ def _imports(path):
 @functools.cache
 def _read(path):
     return path.read_bytes()
-
-
-def _say(what):
-    """Print a message to stderr, once in a process."""
-    global _said
-    if not _said:
-        _said = True
-        print(f"{what}: the next process compiles them again.", file=sys.stderr, flush=True)
 
 
 class JitKernel(CPUDispatcher):
