@@ -1,4 +1,7 @@
-"""LLVM code for what Numba lacks: calls by address, attributes of the function."""
+"""LLVM code for what Numba lacks: calls by address, attributes of the function.
+
+Numba makes the value of an intrinsic of type void, so these return nothing.
+"""
 
 from llvmlite import ir
 from numba import types
@@ -16,7 +19,6 @@ def use_widest_vectors(typing_context):
     def generate(context, builder, signature, args):
         # llvmlite supports no string attributes, hence the plain set method.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-        return context.get_dummy_value()
 
     return types.void(), generate
 
@@ -42,11 +44,7 @@ def without_refcount(typing_context, array):
 @intrinsic
 def keep_alive(typing_context, array):
     """Do nothing, but keep the array alive until here."""
-
-    def generate(context, builder, signature, args):
-        return context.get_dummy_value()
-
-    return types.void(array), generate
+    return types.void(array), lambda context, builder, signature, args: None
 
 
 def _extreme(name):
@@ -79,7 +77,6 @@ def call_at(typing_context, function, *arguments):
         own = cgutils.unpack_tuple(builder, args[1])
         kind = ir.FunctionType(ir.VoidType(), [a.type for a in own])
         builder.call(builder.inttoptr(args[0], kind.as_pointer()), own)
-        return context.get_dummy_value()
 
     return types.void(types.intp, types.StarArgTuple(kinds)), generate
 
@@ -188,7 +185,6 @@ def clear_bytes(typing_context, address, count):
     def generate(context, builder, signature, args):
         place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         cgutils.memset(builder, place, args[1], 0)
-        return context.get_dummy_value()
 
     return types.void(types.intp, types.intp), generate
 
@@ -200,7 +196,6 @@ def copy_bytes(typing_context, target, source, count):
     def generate(context, builder, signature, args):
         to, of = (builder.inttoptr(address, ir.IntType(8).as_pointer()) for address in args[:2])
         cgutils.raw_memcpy(builder, to, of, args[2], 1)
-        return context.get_dummy_value()
 
     return types.void(*(types.intp,) * 3), generate
 
@@ -232,7 +227,6 @@ def transpose4(typing_context, word, source, source_stride, target, target_strid
             for i, order in enumerate(([0, 1, 4, 5], [2, 3, 6, 7])):
                 address = place(target, target_stride, 2 * half + i)
                 builder.store(mixed(ab, cd, order), address, align=align)
-        return context.get_dummy_value()
 
     return types.void(word, *(types.intp,) * 4), generate
 
@@ -268,6 +262,5 @@ def widen16(typing_context, word, source, target, ahead):
         elif number != wide:
             values = builder.fpext(values, wide)
         builder.store(values, builder.inttoptr(args[2], wide.as_pointer()), align=64)
-        return context.get_dummy_value()
 
     return types.void(word, types.intp, types.intp, types.intp), generate
