@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import mmap
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,21 +53,14 @@ def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
     # Rows that are not contiguous in the file have pages between them that are not needed.
     ahead = len(parts) > 1 and on_disk(X) and X.flags.c_contiguous
     ahead = ahead and X[parts[0]].nbytes >= _LEAST_BYTES
-    reading = _begin(X[parts[0]]) if ahead else None
+    reading = start(Call(partial(read, X[parts[0]]))) if ahead else None
     for part, following in zip(parts, [*parts[1:], None]):
         if reading is not None:
             reading.wait()
             if reading.error is not None:
                 raise reading.error
-            reading = None if following is None else _begin(X[following])
+            reading = start(Call(partial(read, X[following]))) if following else None
         yield part, X[part]
-
-
-def _begin(X: np.ndarray) -> Call:
-    """Start to read X in another thread."""
-    reading = Call(lambda: read(X))
-    start(reading)
-    return reading
 
 
 def read(X: np.ndarray) -> None:
@@ -114,4 +107,4 @@ def over_rows(
         own = (None if values is None else values[some] for values in (y, weights))
         return task(X[some], *own, start)
 
-    return functools.reduce(merge, map(part, range(0, max(1, X.shape[0]), rows)))
+    return reduce(merge, map(part, range(0, max(1, X.shape[0]), rows)))

@@ -18,17 +18,10 @@ from threadpoolctl import ThreadpoolController
 
 from gpurbf.runtime.lazy import Lock
 
-
-class Limit:
-    """A number of threads of BLAS, in force within `in_force`."""
-
-    def __init__(self, blas: int) -> None:
-        self.blas = blas
-
-
 _lock = Lock()
-# Weak: if an interrupt prevents the removal of a limit, it still vanishes with its block.
-_in_force: WeakSet[Limit] = WeakSet()
+# Objects with a number of threads, `blas`. Weak: if an interrupt prevents the removal of a limit,
+# it still vanishes with its block.
+_in_force: WeakSet[Any] = WeakSet()
 # By a library's path: its number of threads before any limit, and the number that we have set.
 _told: dict[str, tuple[int, int]] = {}
 # Paths of libraries whose threads were lost in a fork.
@@ -54,8 +47,8 @@ def found() -> list[int]:
 
 
 @contextmanager
-def in_force(limit: Limit) -> Iterator[None]:
-    """The limit is in force in the block: for this thread, and for the whole process."""
+def in_force(limit: Any) -> Iterator[None]:
+    """``limit.blas`` threads at most in the block: for this thread, and for the whole process."""
     try:
         with _lock.held:
             _in_force.add(limit)
@@ -70,7 +63,7 @@ def in_force(limit: Limit) -> Iterator[None]:
             raise
 
 
-def _end(limit: Limit) -> None:
+def _end(limit: Any) -> None:
     """End the limit, if it was in force at all."""
     with _lock.held:
         _in_force.discard(limit)

@@ -49,13 +49,13 @@ AGAIN = 0.05
 _RECORDED_THREADS = 16
 
 
-class _Limit(blas_threads.Limit):
+class _Limit:
     """How many threads may work on something, and how many helpers do so now.
 
     Attributes
     ----------
-    most : int
-        Threads of ours. Those of BLAS are ``blas``.
+    most, blas : int
+        Threads of ours, and those of BLAS.
     outer : _Limit or None
         The limit around this one.
     cores : int
@@ -65,8 +65,8 @@ class _Limit(blas_threads.Limit):
     """
 
     def __init__(self, most: int, blas: int, outer: _Limit | None, cores: int) -> None:
-        super().__init__(blas)
-        self.most, self.outer, self.cores, self.helpers = most, outer, cores, 0
+        self.most, self.blas, self.outer, self.cores = most, blas, outer, cores
+        self.helpers = 0
 
     def chain(self) -> list[_Limit]:
         """This limit and those around it, the outermost last."""
@@ -254,8 +254,8 @@ class Call:
             self._over.acquire(timeout=AGAIN)
 
 
-def start(call: Call) -> None:
-    """Have another thread make the call, an idle one or a new one."""
+def start(call: Call) -> Call:
+    """Have another thread make the call, an idle one or a new one; returns the call."""
     try:
         queue = _idle.pop()
     except IndexError:
@@ -263,6 +263,7 @@ def start(call: Call) -> None:
         _thread.start_new_thread(_serve, (queue,))
     call.queue = queue
     queue.put(call)
+    return call
 
 
 def _take_back(call: Call) -> None:
