@@ -84,8 +84,8 @@ def test_the_next_part_is_read_while_one_is_used(stored, monkeypatch):
 
 
 def test_only_large_parts_of_a_file_are_read_ahead(stored, monkeypatch):
-    parts, begin = [slice(0, 10), slice(10, 20)], Mock(wraps=row_blocks._begin)
-    monkeypatch.setattr(row_blocks, "_begin", begin)
+    parts, begin = [slice(0, 10), slice(10, 20)], Mock(wraps=row_blocks.start)
+    monkeypatch.setattr(row_blocks, "start", begin)
     for X, least, n_begun in ((np.array(stored), 1, 0), (stored, 1, 2), (stored, 10 * 20 + 1, 2)):
         monkeypatch.setattr(row_blocks, "_LEAST_BYTES", least)
         assert len(list(read_ahead(X, parts))) == 2
