@@ -85,7 +85,7 @@ class CGSolution:
     def _without(self, rows: np.ndarray) -> np.ndarray:
         system, V = self.system.without(self.V, rows)
         R = system.residual(V)
-        for residual in islice(_iterations(system, V, R, _norms(R)), _MAX_ITERATIONS_WITHOUT):
+        for residual in islice(_iterations(system, V, R, R), _MAX_ITERATIONS_WITHOUT):
             if residual <= _RESIDUAL_WITHOUT:
                 break
         W, b = system.weights(V)
@@ -210,7 +210,7 @@ class CG(BaseEstimator):
         B = system.B
         V = np.zeros(B.shape) if self.start is None else self._start(system)
         R = B.copy() if self.start is None else system.residual(V)
-        found = islice(_iterations(system, V, R, _norms(B)), self.max_iter)
+        found = islice(_iterations(system, V, R, B), self.max_iter)
         for n_iter, residual in enumerate(found, 1):
             yield CGSolution(system, V, n_iter, residual)
             if residual <= self.tol:
@@ -231,13 +231,14 @@ class CG(BaseEstimator):
         return system.start(W)
 
 
-def _iterations(system: System, V: np.ndarray, R: np.ndarray, norms: np.ndarray) -> Iterator[float]:
+def _iterations(system: System, V: np.ndarray, R: np.ndarray, B: np.ndarray) -> Iterator[float]:
     """The largest relative residual after each step; V and its residual R change in place.
 
-    Each column has its own steps (Hestenes and Stiefel, 1952); products are made for all columns
-    together.
+    Residuals are relative to the norms of the columns of B, as it is at the beginning. Each column
+    has its own steps (Hestenes and Stiefel, 1952); products are made for all columns together.
     """
-    P, before = np.zeros(V.shape), np.ones(V.shape[1])
+    P, before, norms = np.zeros(V.shape), np.ones(V.shape[1]), np.linalg.norm(B, axis=0)
+    norms[norms == 0] = 1
     while True:
         Z = system.preconditioner.solve(R)
         now = np.einsum("ij,ij->j", R, Z)
@@ -250,12 +251,6 @@ def _iterations(system: System, V: np.ndarray, R: np.ndarray, norms: np.ndarray)
         if not np.isfinite(residual):
             raise FloatingPointError("sums over the hidden layer")
         yield residual
-
-
-def _norms(B: np.ndarray) -> np.ndarray:
-    """Norms of the columns; 1 for columns of zeros."""
-    norms = np.linalg.norm(B, axis=0)
-    return np.where(norms == 0, 1, norms)
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
