@@ -11,7 +11,7 @@ from gpurbf.centers.sample import warn_if_short
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import quantizations_of
 from gpurbf.fsvc.search import find_radius, typical_distance
-from gpurbf.fsvc.selection import Arithmetic, Selection, as_drawn, pass_precision
+from gpurbf.fsvc.selection import Arithmetic, Rule, Selection, order_of, pass_precision
 from gpurbf.fsvc.units import KERNELS, Unit, direct_distance
 from gpurbf.layer.activation import Activation
 
@@ -83,7 +83,7 @@ def _by_count(
 ) -> np.ndarray:
     """Make passes over groups of samples; returns the first n_centers taken, as row numbers."""
     keys = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
-    stream = as_drawn(keys, None, groups).stream
+    stream = order_of(keys, None, groups, drawn=True).stream
     warn_if_short(n_centers, len(stream))
     if n_centers >= len(stream):
         return np.sort(stream)
@@ -93,11 +93,12 @@ def _by_count(
     arithmetic = Arithmetic(backend, precision, quantizations)
     kernel = activation.profile if activation.profile in KERNELS else "gaussian"
     most, n_groups = int(1.05 * n_centers) + 2, int(groups.max()) + 1
+    rule = Rule("per-class", 1.0, n_groups, n_groups * (most + 1))
     found: dict[float, np.ndarray] = {}
 
     def count(radius: float) -> float:
         unit = Unit(kernel, activation.metric, radius)
-        passes = Selection("per-class", arithmetic, unit, 1.0, n_groups, n_groups * (most + 1))
+        passes = Selection(rule, arithmetic, unit)
         passes.feed(X, groups, stream)
         found[radius] = passes.indices
         return len(passes)

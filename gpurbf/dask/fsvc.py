@@ -20,7 +20,7 @@ from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import Rows, check_finite, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters
-from gpurbf.fsvc.selection import Order, Selection, as_drawn, as_given
+from gpurbf.fsvc.selection import Order, Selection, order_of
 from gpurbf.solvers.one_hot import one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -115,7 +115,7 @@ def _in_order(blocks: Blocks, model: fsvc.FSVC) -> list[Delayed]:
 def _as_given(seed: int, blocks: Iterator[tuple[Rows, Any]]) -> _Part:
     """A block as it is."""
     [(rows, _)] = blocks
-    return rows, as_given(row_hashes(rows.X, seed), rows.weights)
+    return rows, order_of(row_hashes(rows.X, seed), rows.weights, rows.y, drawn=False)
 
 
 def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, Any]]) -> list[Rows]:
@@ -129,7 +129,7 @@ def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, Any]]) -> list[
 def _as_drawn(seed: int, *pieces: Rows) -> _Part:
     """The samples of a part, and the order of their keys."""
     rows = in_order(pieces)
-    return rows, as_drawn(row_hashes(rows.X, seed), rows.weights, rows.y)
+    return rows, order_of(row_hashes(rows.X, seed), rows.weights, rows.y, drawn=True)
 
 
 def _chain(
@@ -154,7 +154,7 @@ def _find_radii(blocks: Blocks, parts: list[Any], model: fsvc.FSVC, solver: Any)
     found = blocks.tasks.results(blocks.tasks.each("keys", _keys, [(part,) for part in parts]))
     starts = np.cumsum([0] + [len(own[0]) for own in found])
     y, weights, keys = columns(found)
-    order = as_drawn(keys, weights, y) if model.shuffle else as_given(keys, weights)
+    order = order_of(keys, weights, y, drawn=model.shuffle)
     return model._find_radii(_PartRows(blocks, parts, starts), y, order, solver)
 
 

@@ -45,9 +45,9 @@ from gpurbf.fsvc.selection import (
     SELECTIONS,
     Arithmetic,
     Order,
+    Rule,
     Selection,
-    as_drawn,
-    as_given,
+    order_of,
     pass_precision,
 )
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit
@@ -484,7 +484,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if drawn or (first and "auto" in (self.radius, self.eval_radius)):
             seed = check_random_state(self.random_state).randint(2**31 - 1)
             keys = row_hashes(X, seed)
-        return as_drawn(keys, weights, y) if drawn else as_given(keys, weights)
+        return order_of(keys, weights, y, drawn=drawn)
 
     def _keep_quantizations(self, X: Any, first: bool = True) -> None:
         """Keep the quantizations that all samples so far allow, whatever batches they came in."""
@@ -497,8 +497,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     def _new_selection(self, radius: float) -> Selection:
         """An empty selection."""
         unit = Unit(profile_of(self.kernel), self.metric, radius)
-        limits = float(self.overlap), len(self.classes_), self.max_centers
-        return Selection(self.selection, self._pass_arithmetic(), unit, *limits)
+        return Selection(self._rule(), self._pass_arithmetic(), unit)
+
+    def _rule(self) -> Rule:
+        return Rule(self.selection, float(self.overlap), len(self.classes_), self.max_centers)
 
     def _pass_arithmetic(self) -> Arithmetic:
         # Only the coarsest quantization, so that all comparisons use the same one.
@@ -538,12 +540,9 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             trials = tune(
                 draw_sample(X, codes, order, self.metric, **self._options),
                 len(order.stream),
-                n_classes=len(self.classes_),
-                kind=self.selection,
+                self._rule(),
                 kernel=profile_of(self.kernel),
-                overlap=float(self.overlap),
                 solver=solver,
-                max_centers=self.max_centers,
                 radius=radius,
                 eval_radius=self.eval_radius,
             )

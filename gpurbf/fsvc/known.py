@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.utils import gen_batches
 
 from gpurbf.data.samples import holds_squares
-from gpurbf.fsvc.selection import MARGIN, Order
+from gpurbf.fsvc.selection import MARGIN, Order, Rule
 from gpurbf.fsvc.units import Unit
 from gpurbf.layer import Layer
 from gpurbf.layer.activation import Activation
@@ -42,8 +42,7 @@ class Sample(NamedTuple):
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
     """Draw the sample of a radius search from the distinct rows of X, within the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
-    labels = y[stream]
-    w = np.ones(len(stream)) if order.weights is None else order.weights
+    labels, w = y[stream], order.weights
     held = held_out(keys, labels, w)
     # Half the budget is for distances. Samples with the smallest keys are taken, in stream order.
     S = int(math.sqrt(working_bytes() / 2 / 4))
@@ -110,16 +109,16 @@ def nearest_centers(X: Any, C: np.ndarray, metric: str, **options: Any) -> np.nd
     return nearest
 
 
-def select(sample: Sample, kind: str, unit: Unit, overlap: float, room: int) -> np.ndarray:
+def select(sample: Sample, rule: Rule, unit: Unit) -> np.ndarray:
     """The centers that the pass takes from the sample, as row numbers."""
     # Only "pass" looks at the activity of all centers alike.
-    A = np.zeros((1 if kind == "pass" else sample.y.max() + 1, len(sample.y)))
+    A = np.zeros((1 if rule.kind == "pass" else sample.y.max() + 1, len(sample.y)))
     taken = np.zeros(len(sample.y), bool)
     profile = activation_kernels.profile_address(unit.kernel, np.dtype(np.float64))
-    margin, apart = MARGIN if kind == "error" else math.inf, kind == "per-class"
+    margin, apart = MARGIN if rule.kind == "error" else math.inf, rule.kind == "per-class"
     profiled = profile, float(unit.gamma), unit.kernel == "gaussian"
-    rule, memory = (overlap, margin, apart, room), np.empty(len(taken))
-    kernels.pass_over(sample.D, sample.y, profiled, *rule, A, taken, memory)
+    limits = rule.overlap, margin, apart, rule.max_centers or len(taken)
+    kernels.pass_over(sample.D, sample.y, profiled, *limits, A, taken, np.empty(len(taken)))
     return np.flatnonzero(taken)
 
 

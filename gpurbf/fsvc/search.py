@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.fsvc.known import KnownLayer, Sample, select
-from gpurbf.fsvc.selection import Selection
+from gpurbf.fsvc.selection import Rule, Selection
 from gpurbf.fsvc.units import Unit
 from gpurbf.runtime.config import bytes_to_keep
 from gpurbf.runtime.errors import quiet
@@ -65,13 +65,10 @@ def best(trials: Iterable[Trial]) -> Trial:
 def tune(
     sample: Sample,
     n_samples: int,
+    rule: Rule,
     *,
-    n_classes: int,
-    kind: str,
     kernel: str,
-    overlap: float,
     solver: Any,
-    max_centers: int | None,
     radius: float | None,
     eval_radius: float | str | None,
 ) -> list[Trial]:
@@ -86,15 +83,15 @@ def tune(
     ----------
     n_samples : int
         Number of samples in all data.
-    kind, kernel, overlap, solver, max_centers
-        FSVC's parameters (`kind` is its `selection`); the sample's distances are those of its
-        metric.
+    rule : Rule
+    kernel, solver
+        FSVC's parameters; the sample's distances are those of its metric.
     radius : float or None
         If given, only evaluation radii are tried.
     eval_radius : float, "auto" or None
         None: the same as the radius.
     """
-    S = len(sample.y)
+    S, n_classes = len(sample.y), rule.n_classes
     T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
     rows, valid_rows = np.arange(S), np.arange(len(sample.y_valid))
     w, total = sample.weights_valid, sample.weights_valid.sum()
@@ -123,17 +120,16 @@ def tune(
             return trial(0.0, 1.0, 1)
 
     def choose(r: float) -> np.ndarray:
-        return select(sample, kind, Unit(kernel, "", r), overlap, max_centers or S)
+        return select(sample, rule, Unit(kernel, "", r))
 
     def expect(centers: np.ndarray) -> float:
         return _extrapolate(centers, S, n_samples)
 
-    start, limits = typical_distance(sample.D), _center_limits(n_samples, n_classes, max_centers)
+    start, limits = typical_distance(sample.D), _center_limits(n_samples, rule)
     grid, step = _grid(lambda r: expect(choose(r)), start, limits) if radius is None else ([], 1.0)
-    trained = solver.needs != "center targets"
     trials: dict[tuple[float, float], Trial] = {}
     top = (radius or 0.0, 0.0)
-    for phase in _phases(grid, step, start, trained):
+    for phase in _phases(grid, step, start, trained=solver.needs != "center targets"):
         wanted = phase(*top)
         works = [functools.partial(choose, r) for r, _ in wanted]
         chosen = _as_memory_allows(works, 8 * n_classes * S)  # activities by class
@@ -193,15 +189,15 @@ def _grid(
     return [large / step**i for i in range(_N_COARSE_RADII)], step
 
 
-def _center_limits(n_samples: int, n_classes: int, max_centers: int | None) -> tuple[float, float]:
+def _center_limits(n_samples: int, rule: Rule) -> tuple[float, float]:
     """Minimum and maximum number of centers that a search aims at: 1 to 10 % of the samples.
 
     Small data may have more: half of the samples, up to 1,000, and one center per class.
     """
-    high = max(0.1 * n_samples, min(0.5 * n_samples, _MAX_CENTERS_OF_FEW_SAMPLES), n_classes)
-    if max_centers is not None:
-        high = min(high, max_centers)
-    return min(max(0.01 * n_samples, n_classes), high), high
+    high = max(0.1 * n_samples, min(0.5 * n_samples, _MAX_CENTERS_OF_FEW_SAMPLES), rule.n_classes)
+    if rule.max_centers is not None:
+        high = min(high, rule.max_centers)
+    return min(max(0.01 * n_samples, rule.n_classes), high), high
 
 
 def _extrapolate(centers: np.ndarray, n_sample: int, n_samples: int) -> float:

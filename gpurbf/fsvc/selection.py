@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,29 +61,29 @@ class Order(NamedTuple):
     """The order of the samples.
 
     ``rows`` (N,) is the order in which outputs are trained. ``stream`` are the rows that the pass
-    sees, ``weights`` their weights or None. ``keys`` (N,) are the hashes by which a part of the
+    sees, ``weights`` their weights. ``keys`` (N,) are the hashes by which a part of the
     samples is drawn.
     """
 
     rows: np.ndarray
     stream: np.ndarray
-    weights: np.ndarray | None
+    weights: np.ndarray
     keys: np.ndarray
 
 
-def as_given(keys: np.ndarray, weights: np.ndarray | None) -> Order:
-    """All samples, in their own order."""
-    rows = np.arange(len(keys))
-    return Order(rows, rows, weights, keys)
+def order_of(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray, *, drawn: bool) -> Order:
+    """All samples in their own order; or, if it is ``drawn``, in that of their keys.
 
-
-def as_drawn(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray) -> Order:
-    """The order of their keys; equal samples of a class (y) come once, with their total weight."""
+    Then equal samples of a class (y) come once, with their total weight.
+    """
+    weights = np.ones(len(keys)) if weights is None else weights
+    if not drawn:
+        rows = np.arange(len(keys))
+        return Order(rows, rows, weights, keys)
     rows = np.lexsort((y, keys))
     new = (np.diff(keys[rows]) != 0) | (np.diff(y[rows]) != 0)
     first = np.flatnonzero(np.concatenate([[True], new])[: len(rows)])
-    w = np.ones(len(rows)) if weights is None else weights[rows]
-    return Order(rows, rows[first], np.add.reduceat(w, first), keys)
+    return Order(rows, rows[first], np.add.reduceat(weights[rows], first), keys)
 
 
 def pass_precision(precision: str) -> str:
@@ -110,6 +110,18 @@ class Arithmetic(NamedTuple):
         return quantize_or_keep(block, self.precision, self.quantizations)
 
 
+class Rule(NamedTuple):
+    """What becomes a center: FSVC's parameters `selection`, `overlap` and `max_centers`.
+
+    ``max_centers`` is the maximum number in all; with "per-class" each class gets an equal share.
+    """
+
+    kind: str
+    overlap: float
+    n_classes: int
+    max_centers: int | None
+
+
 # A layer of some centers, and the weights that sum its outputs by class.
 _SummedLayer = tuple[HiddenLayer, np.ndarray]
 
@@ -124,12 +136,12 @@ class Pass:
     unit : Unit
     overlap : float
         Activity below which a sample is novel.
-    n_classes : int, default=1
+    n_classes : int
         More than 1: activity is kept by class, for `margin`.
-    margin : float, default=inf
+    margin : float
         A novel sample becomes a center if the activity of its class leads that of the best other
         class by less than this share of the whole activity; infinity: always.
-    max_centers : int, optional
+    max_centers : int or None
         Maximum number of centers.
 
     Attributes
@@ -137,7 +149,8 @@ class Pass:
     centers : ndarray of shape (m, n)
         In the dtype of the samples.
     labels : list of int
-        Their class numbers.
+        Their class numbers. A center adds to column ``label % n_classes`` of the activity: to its
+        class's, or to the only one.
     indices : list of int
         Where the centers were in the stream, see `feed`.
     """
@@ -145,10 +158,9 @@ class Pass:
     arithmetic: Arithmetic
     unit: Unit
     overlap: float
-    _: KW_ONLY
-    n_classes: int = 1
-    margin: float = math.inf
-    max_centers: int | None = None
+    n_classes: int
+    margin: float
+    max_centers: int | None
     indices: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     _parts: list[np.ndarray] = field(default_factory=list)
@@ -165,9 +177,7 @@ class Pass:
         """A copy of the pass, which can continue without changing this one."""
         return replace(self, indices=[*self.indices], labels=[*self.labels], _parts=[*self._parts])
 
-    def feed(
-        self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray | None = None
-    ) -> None:
+    def feed(self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
         """Take the next samples of the stream.
 
         Parameters
@@ -177,10 +187,9 @@ class Pass:
             Class numbers.
         order : int array of shape (N',)
             The rows of X that come, in this order.
-        places : int array of shape (N,), optional
-            Numbers of the rows in `indices`; by default their row numbers in X.
+        places : int array of shape (N,)
+            Numbers of the rows in `indices`.
         """
-        places = np.arange(X.shape[0]) if places is None else places
         layers: list[_SummedLayer] = []
         # Blocks are dense: of many inputs they have fewer rows.
         most = min(_MAX_BLOCK_ROWS, max(1, int(working_bytes() / 2 / (8 * X.shape[1]))))
@@ -204,7 +213,7 @@ class Pass:
             return 0
         rows, labels, samples = block[candidates], labels[candidates], samples[candidates]
         K = self.arithmetic.layer(samples, self.unit.activation()).activations(samples)
-        taken = self._walk(A[candidates], K, rows, self._columns(labels), doubt)
+        taken = self._walk(A[candidates], K, rows, labels % self.n_classes, doubt)
         self.labels.extend(labels[taken].tolist())
         self.indices.extend(places[candidates][taken].tolist())
         self._parts.append(rows[taken])
@@ -221,22 +230,15 @@ class Pass:
 
     def _current_layers(self, layers: list[_SummedLayer]) -> list[_SummedLayer]:
         """Layers over all centers so far: full ones are kept in `layers`, the rest is made anew."""
-        m, begin = len(self.indices), len(layers) * _CENTERS_PER_LAYER
-        while m - begin >= _CENTERS_PER_LAYER:
-            layers.append(self._make_layer(begin))
-            begin += _CENTERS_PER_LAYER
-        return [*layers, self._make_layer(begin)] if m > begin else layers
-
-    def _make_layer(self, begin: int) -> _SummedLayer:
-        """The layer of the centers from `begin` on."""
-        some = slice(begin, begin + _CENTERS_PER_LAYER)
-        columns = self._columns(np.array(self.labels[some]))
-        W = (columns[:, None] == np.arange(self.n_classes)).astype(np.float64)
-        return self.arithmetic.layer(self.centers[some], self.unit.activation()), W
-
-    def _columns(self, labels: np.ndarray) -> np.ndarray:
-        """Columns of the activity that centers with these labels add to."""
-        return labels if self.n_classes > 1 else np.zeros_like(labels)
+        m, current = len(self.indices), [*layers]
+        for begin in range(len(layers) * _CENTERS_PER_LAYER, m, _CENTERS_PER_LAYER):
+            some = slice(begin, begin + _CENTERS_PER_LAYER)
+            columns = np.array(self.labels[some]) % self.n_classes
+            W = (columns[:, None] == np.arange(self.n_classes)).astype(np.float64)
+            layer = self.arithmetic.layer(self.centers[some], self.unit.activation())
+            current.append((layer, W))
+        layers[:] = current[: m // _CENTERS_PER_LAYER]
+        return current
 
     def _walk(
         self, A: np.ndarray, K: np.ndarray, rows: np.ndarray, columns: np.ndarray, doubt: float
@@ -261,7 +263,7 @@ class Pass:
                 return taken
             if not len(C):
                 C = np.concatenate([*self._parts, rows])
-                where = np.append(self._columns(np.array(self.labels, np.int64)), columns)
+                where = np.append(np.array(self.labels, np.int64) % self.n_classes, columns)
             some = np.append(np.ones(m, bool), taken)  # no later row is taken yet
             if doubt < _MAX_DOUBT and (layer or not A[position].any()):
                 if position >= first + len(near):
@@ -312,28 +314,18 @@ class Selection:
 
     Parameters
     ----------
-    kind : {"pass", "per-class", "error"}
-    arithmetic, unit, overlap
+    rule : Rule
+    arithmetic, unit
         See :class:`Pass`.
-    n_classes : int
-    max_centers : int or None
-        Maximum number in all; with "per-class" each class gets an equal share of it.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        arithmetic: Arithmetic,
-        unit: Unit,
-        overlap: float,
-        n_classes: int,
-        max_centers: int | None = None,
-    ) -> None:
+    def __init__(self, rule: Rule, arithmetic: Arithmetic, unit: Unit) -> None:
+        kind, overlap, n_classes, max_centers = rule
         self.kind, self.unit = kind, unit
         n = n_classes if kind == "per-class" else 1
         shares = [max_centers and (max_centers + n - 1 - c) // n for c in range(n)]
-        rule: dict[str, Any] = {"n_classes": n_classes, "margin": MARGIN} if kind == "error" else {}
-        self.passes = [Pass(arithmetic, unit, overlap, max_centers=m, **rule) for m in shares]
+        looks_at = (n_classes, MARGIN) if kind == "error" else (1, math.inf)
+        self.passes = [Pass(arithmetic, unit, overlap, *looks_at, most) for most in shares]
 
     def copy(self, arithmetic: Arithmetic | None = None) -> Selection:
         """A copy that can continue without changing this one, with another arithmetic if given."""
@@ -352,6 +344,7 @@ class Selection:
         `places` (N,) are the numbers of the rows in `indices`, by default their row numbers in X.
         Returns the new places of the earlier centers.
         """
+        places = np.arange(X.shape[0]) if places is None else places
         before = [len(one.indices) for one in self.passes]
         for c, one in enumerate(self.passes):
             rows = order[y[order] == c] if self.kind == "per-class" else order

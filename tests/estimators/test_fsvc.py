@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits, make_blobs
 
 from gpurbf import FSVC, RBFLayer, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
-from gpurbf.fsvc.selection import MARGIN, SELECTIONS
+from gpurbf.fsvc.selection import MARGIN, SELECTIONS, Rule
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit, direct_distance
 from gpurbf.layer.layer import HiddenLayer
 from tests import reference
@@ -80,7 +80,9 @@ def test_where_activities_vanish_few_centers_are_looked_at(kernel, radius, backe
     assert len(looked_at) > 100 and np.mean(looked_at) < len(expected) / 20
     D = np.array([reference.fsvc_distance(X, x, "euclidean") for x in X])
     sample, unit = Sample(D, D, y, y, None, np.ones(len(y))), Unit(kernel, "euclidean", radius)
-    assert np.array_equal(select(sample, "error", unit, 1.0, 700), expected)
+    assert np.array_equal(
+        select(sample, Rule("error", 1.0, len(np.unique(y)), None), unit), expected
+    )
 
 
 @pytest.mark.parametrize("cuts", [(16, 16, 3), (37, 64, 100), (512, 4096, 8)])
@@ -244,7 +246,7 @@ def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
     D = np.array([reference.fsvc_distance(X, x, metric) for x in X], np.float32)
     ones = np.ones(len(y))
     sample, unit = Sample(D, D, y, y, ones, ones), Unit(kernel, metric, radius)
-    taken = select(sample, selection, unit, 1.0, 400)
+    taken = select(sample, Rule(selection, 1.0, len(np.unique(y)), None), unit)
     model = ordered(radius=radius, kernel=kernel, metric=metric, selection=selection).fit(X, y)
     assert np.array_equal(taken, np.sort(model.center_indices_))
     layer = KnownLayer(D, taken, unit)
