@@ -168,17 +168,14 @@ def where_X_is(method: Method) -> Method:
         model.__dict__ = self.__dict__  # which a `transaction` replaces, never changes
         with np.errstate(under="ignore"):  # as in a fit, whatever the caller's np.seterr raises
             result = beside(own, method(model, own))
-        return result if own is X else _like(X, result)
+        if own is X or result.dtype.kind not in "biuf":
+            return result
+        xp = array_namespace(X)
+        if is_resident(result):
+            return xp.from_dlpack(result)
+        return xp.asarray(result, device=device(X))
 
     return answered  # type: ignore[return-value]
-
-
-def _like(X: Any, result: Any) -> Any:
-    """Convert a result, if it is numeric, to an array of the library and device of X."""
-    if result.dtype.kind not in "biuf":
-        return result
-    xp = array_namespace(X)
-    return xp.from_dlpack(result) if is_resident(result) else xp.asarray(result, device=device(X))
 
 
 class ScoreMixin:

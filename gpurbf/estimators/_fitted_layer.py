@@ -61,19 +61,17 @@ class FittedLayerMixin(StateMixin):
     def _layer(self) -> HiddenLayer:
         """The layer on the backend selected now."""
         layer = getattr(self, "_cache", None)
-        if layer is None or not self._is_asked_for(layer):
+        if not (
+            layer is not None
+            and layer.centers is self.centers_
+            and layer.activation is self._activation
+            and layer.precision == self.precision
+            and layer.backend is get_backend(self.backend, self.centers_.shape[0])[0]
+        ):
             dtype = np.float64 if getattr(self, "_wide", False) else None
             layer = self._new_layer(self.centers_, self._activation, self._quantizations, dtype)
             self._cache = layer  # one step: concurrent threads each make an equal layer
         return layer
-
-    def _is_asked_for(self, layer: HiddenLayer) -> bool:
-        return (
-            layer.centers is self.centers_
-            and layer.activation is self._activation
-            and layer.precision == self.precision
-            and layer.backend is get_backend(self.backend, self.centers_.shape[0])[0]
-        )
 
     def _checked(self, X: Any) -> Any:
         """Validate samples for the fitted layer."""

@@ -231,8 +231,8 @@ class SVC(
 
     kernel: Any
     _fitted_kernel: Any
-    # Not pickled: what predictions need, and what it was made of.
-    _cache: dict[str, Any]
+    # What predictions need, and what it was made of.
+    _cache: tuple[tuple[Any, ...], tuple[HiddenLayer | SparseLayer | None, Any]] | None
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
 
@@ -329,8 +329,7 @@ class SVC(
         with limited(self.n_jobs):
             models = self._train(rows, C, progress)
             support = models.support if used is None else used[models.support]
-            none = np.empty((0, 0))
-            vectors = none if self._given() else rows_of(X, models.support, np.float64)
+            vectors = np.empty((0, 0)) if self._given() else rows_of(X, models.support, np.float64)
             self._keep(support, vectors, models)
             if more:
                 self._probA, self._probB = self._fit_sigmoids(rows, progress)
@@ -459,7 +458,7 @@ class SVC(
         self.fit_status_ = int(not all(solution.converged for solution in solutions))
         self.backend_ = models.backend
         self.backend_info_ = models.description
-        self._cache = {}  # filled in place, so predictions set no attribute
+        self._cache = None
 
     def _set_coefficients(self, dual_coef: np.ndarray, intercept: np.ndarray) -> None:
         """Set the coefficients that predictions use, and the public attributes that report them."""
@@ -653,7 +652,7 @@ class SVC(
         own = own.toarray() if sp.issparse(own) else own.copy()
         result._set_coefficients(own, model._intercept_.copy())
         result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
-        result._tol, result._cache = float(model.tol), {}
+        result._tol, result._cache = float(model.tol), None
         result.backend_ = "none"
         if callable(model.kernel):
             result._X_fit = getattr(model, _X_FIT)
@@ -770,8 +769,8 @@ class SVC(
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
         made_of = V, dual_coef, name, self.precision
-        ready = self._cache.get("ready")
-        if ready is None or not all(map(operator.is_, ready[0], made_of)):
+        ready = self._cache
+        if not ready or not all(map(operator.is_, ready[0], made_of)):  # {} in pickles of 0.1.0
             W = pair_weights(np.asarray(dual_coef), self._n_support)
             if self._activation is None:
                 made: Any = None, W.dense()
@@ -786,11 +785,8 @@ class SVC(
                     quantizations=self._quantizations,
                     tol=self._tol,
                 )
-            ready = self._cache["ready"] = made_of, made
+            ready = self._cache = made_of, made
         return ready[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_cache": {}}
 
 
 def parameters_of(model: Any, cls: type) -> dict[str, Any]:
@@ -860,11 +856,8 @@ class Progress:
             )
             self._root.call_on_fit_task_begin(**self._data)
         self._heard = self._root is not None and bool(getattr(estimator, "_skl_callbacks", None))
-
-    @property
-    def hears_sets(self) -> bool:
-        """Whether anyone listens to :meth:`stepped`."""
-        return (self._heard and self._of_sets) or self.estimator.verbose >= 2
+        # Whether anyone listens to `stepped`.
+        self.hears_sets = (self._heard and self._of_sets) or estimator.verbose >= 2
 
     def stepped(self, p: int, steps: int, violation: float) -> bool:
         """A working set of pair p begins; True to end the pair."""
