@@ -18,7 +18,7 @@ from gpurbf.dask.sums import block_sums
 from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
-from gpurbf.estimators._validation import Rows, check_finite, finite
+from gpurbf.estimators._validation import Rows, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters
 from gpurbf.fsvc.selection import Order, Selection, order_of
 from gpurbf.solvers.one_hot import one_hot
@@ -69,9 +69,9 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
                 f"solver={model.solver!r} has to see all samples in one place: on a cluster use "
                 "'ridge', 'one-hot', or 'lms' with a learning_rate."
             )
-        raw = Blocks(self, model, X, y, sample_weight)
-        model.classes_ = raw.classes
-        blocks = raw.with_class_weights(model.class_weight)
+        blocks = Blocks(self, model, X, y, sample_weight)
+        model.classes_ = blocks.classes
+        blocks = blocks.with_class_weights(model.class_weight)
         model._keep_quantizations(blocks)
         model.n_samples_seen_ = blocks.n_given
         stages = "radii", "centers", "outputs"
@@ -84,9 +84,8 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
                     empty = shared(model._new_selection(model.radius_), "centers")
                     model._keep_centers(_chain(blocks, "pass", _feed, empty, parts))
                 else:
-                    W = _trained(blocks, parts, model, solver, model._votes(lambda: raw.class_mass))
-                    check_finite(model, model.centers_, coef_=W)
-                    model._keep_outputs(W, getattr(solver, "n_epochs", 1))
+                    W = _trained(blocks, parts, model, solver, model._votes(blocks.factors))
+                    model._keep_outputs(W, solver, model.centers_)
         self.model_ = model
         return self
 

@@ -137,7 +137,7 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
             watched = partial(steps, self, X=X, y=y, name="hidden layer", stops=False)
             rows = block_sums(weighted, model, normal, sample, watched)
             some = rows.at(np.searchsorted(sample, compared))
-            if model._coarse(normal, weighted, some.X, some.weights):
+            if model._coarse(normal, weighted, some):
                 model._widen()
                 normal = model._begin(0.0, weighted, scale)
                 block_sums(weighted, model, normal)

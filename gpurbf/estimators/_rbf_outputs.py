@@ -13,7 +13,7 @@ from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED
 from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
-from gpurbf.estimators._validation import Rows, check_finite, with_class_weights
+from gpurbf.estimators._validation import Rows, check_finite
 from gpurbf.runtime.arrays import beside, chosen, library
 from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import stage
@@ -36,11 +36,6 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     coef_: np.ndarray
     intercept_: np.ndarray
 
-    def _weighted(self, rows: Rows) -> Rows:
-        """The rows with weights that are multiplied with those of their classes."""
-        factors = self.class_weight, self.classes_
-        return rows._replace(weights=with_class_weights(*factors, rows.y, rows.weights))
-
     def _begin(
         self, alpha: float, X: Any, weights: np.ndarray | tuple[float, float] | None
     ) -> NormalEquations:
@@ -60,20 +55,18 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
             return self._begin(0.0, X, weights)
         return normal
 
-    def _coarse(
-        self, normal: NormalEquations, X: Any, some: Any, weights: np.ndarray | None
-    ) -> bool:
+    def _coarse(self, normal: NormalEquations, X: Any, some: Rows) -> bool:
         """Whether the sums of X must be made again in float64; never if the precision is forced.
 
-        ``some`` are the `compared_rows` of X, ``weights`` their weights.
+        ``some`` are the `compared_rows` of X.
         """
         if self.precision in FORCED:
             return False
         layer, m, all_summed = self._layer(), self.centers_.shape[0], normal.n_rows == X.shape[0]
         if normal.grid is not None or layer.dtype == np.float32:
-            if normal.n_rows <= m or (all_summed and no_more_samples(X, some, m)):
+            if normal.n_rows <= m or (all_summed and no_more_samples(X, some.X, m)):
                 return True
-        return normal.coarse(layer, layer.in_float64("numpy"), some, weights)
+        return normal.coarse(layer, layer.in_float64("numpy"), some.X, some.weights)
 
     def _widen(self) -> None:
         """Let the layer compute in float64, in predictions too."""
@@ -92,7 +85,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         rounding was small compared with HᵀH then, and HᵀH only grows.
         """
         X, some = rows.X, rows.at(compared_rows(len(rows.y)))
-        if self._coarse(normal, X, some.X, some.weights):
+        if self._coarse(normal, X, some):
             self._widen()
             if before is None:
                 normal = self._begin(0.0, X, rows.weights)
@@ -110,12 +103,15 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         normal.add(self._layer(), X, T, None if weights is None else weights[batch])
 
     @stage("back and evaluate", "temperature")
-    def _calibrate(
-        self, scores: np.ndarray, X: Any, y: np.ndarray, weights: np.ndarray | None
-    ) -> None:
-        """Fit the temperature to the scores of samples with class numbers y, of data X."""
-        check_finite(self, X, coef_=self.coef_, intercept_=self.intercept_, outputs=scores)
-        self.temperature_ = fit_temperature(scores, y, weights)
+    def _keep_outputs(self, W: np.ndarray, b: np.ndarray, X: Any, *judged: Any) -> None:
+        """Keep the output weights W (m, k) and the intercept b (k,), learned from data X.
+
+        The temperature is fitted to what is ``judged``: scores, class numbers and weights of some
+        samples.
+        """
+        self.coef_, self.intercept_ = np.ascontiguousarray(W.T), b
+        check_finite(self, X, coef_=self.coef_, intercept_=b, outputs=judged[0])
+        self.temperature_ = fit_temperature(*judged)
         self._report(self._layer())
 
     @stage("back and evaluate", "scores")

@@ -8,6 +8,7 @@ uses NumPy arrays; predictions use CuPy arrays as they are.
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -235,16 +236,31 @@ class Rows(NamedTuple):
         rows = self.at(used)
         return rows._replace(places=used) if self.places is None else rows
 
+    @stage("prepare", "weights")
+    def with_class_weights(
+        self, estimator: Any, *, bounds: bool = False
+    ) -> tuple[Rows, np.ndarray | None]:
+        """The rows, weighted by class too, and the factors of the classes, see `class_factors`.
 
-# The validated samples, without those of weight 0 (nothing may depend on them); the sorted labels.
-TrainingData = tuple[Rows, np.ndarray]
+        Without ``class_weight`` these are the rows as they are, and None.
+        """
+        if estimator.class_weight is None:
+            return self, None
+        mass = functools.partial(class_mass, self.y, self.weights, len(estimator.classes_))
+        factors = class_factors(estimator.class_weight, estimator.classes_, mass, bounds=bounds)
+        weights = factors[self.y] if self.weights is None else factors[self.y] * self.weights
+        return self._replace(weights=weights), factors
 
 
-def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> TrainingData:
-    """Validate all samples of a fit; they must have two classes or more."""
+def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Rows:
+    """Validate all samples of a fit, which must have two classes or more; sets ``classes_``.
+
+    Returns the rows without those of weight 0: nothing may depend on them.
+    """
     rows = _weighted(estimator, X, y, sample_weight, reset=True)
-    classes, codes = check_labels(rows.y, type(estimator).__name__, rows.places is not None)
-    return rows._replace(y=codes), classes
+    name = type(estimator).__name__
+    estimator.classes_, codes = check_labels(rows.y, name, rows.places is not None)
+    return rows._replace(y=codes)
 
 
 @stage("read and validate", "X")
@@ -256,8 +272,8 @@ def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any
 
 def stream_data(
     estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool, learns: bool
-) -> TrainingData:
-    """Validate a batch of a stream, whose first batch names all classes.
+) -> Rows:
+    """Validate a batch of a stream, whose first batch names all classes; sets ``classes_``.
 
     ``learns``: whether centers, or their width, are learned from the first batch.
 
@@ -290,19 +306,8 @@ def stream_data(
             f"The first batch has samples of {n_known} of {len(known)} classes. What is learned "
             "from it is meant for all: centers or their width. Shuffle the stream."
         )
-    return rows._replace(y=np.searchsorted(known, rows.y)), known
-
-
-@stage("prepare", "weights")
-def with_class_weights(
-    class_weight: Any, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray | None
-) -> np.ndarray | None:
-    """Sample weights times class weights; "balanced" makes the classes' weights equal."""
-    if class_weight is None:
-        return weights
-    n_classes = len(classes)
-    factors = class_factors(class_weight, classes, lambda: class_mass(codes, weights, n_classes))
-    return factors[codes] if weights is None else factors[codes] * weights
+    estimator.classes_ = known
+    return rows._replace(y=np.searchsorted(known, rows.y))
 
 
 def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) -> np.ndarray:
@@ -315,12 +320,11 @@ def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) ->
 def class_factors(
     class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray], *, bounds: bool = False
 ) -> np.ndarray:
-    """The factor of each class, 1 for None; ``mass()``, see `class_mass`, is for "balanced" alone.
+    """The factor of each class; "balanced" makes the classes' weights, ``mass()``, equal.
 
-    ``bounds``: the factors are those of SVC's bounds, which must not be zero but may be infinite.
+    Only "balanced" calls ``mass``, see `class_mass`. ``bounds``: the factors are those of SVC's
+    bounds, which must not be zero but may be infinite.
     """
-    if class_weight is None:
-        return np.ones(len(classes))
     if isinstance(class_weight, str) and class_weight == "balanced":
         found = mass().astype(float)
         if not np.isfinite(total := found.sum()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numbers
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -28,16 +27,12 @@ from gpurbf.estimators._base import (
 from gpurbf.estimators._fitted_layer import FittedLayerMixin
 from gpurbf.estimators._validation import (
     Rows,
-    TrainingData,
     check_common_parameters,
     check_finite,
-    class_factors,
-    class_mass,
     finite,
     profile_of,
     stream_data,
     training_data,
-    with_class_weights,
 )
 from gpurbf.fsvc.known import distances, draw_sample, nearest_centers
 from gpurbf.fsvc.search import Trial, best, radius_for_ratio, tune
@@ -308,12 +303,12 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         BackendUnavailable
             If the backend named cannot run here.
         """
-        check_fsvc_parameters(self)
+        solver = check_fsvc_parameters(self)
         for attribute in ("_normal", "_selection", "coef_", "radius_path_"):
             self.__dict__.pop(attribute, None)
-        data = training_data(self, X, y, sample_weight)
+        rows = training_data(self, X, y, sample_weight)
         with limited(self.n_jobs):
-            self._learn(data, _num_samples(y), goes_on=False)
+            self._learn(rows, _num_samples(y), solver, goes_on=False)
         return self
 
     @transaction
@@ -350,10 +345,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             With "ridge" after ``fit`` or after chunks for another solver: these keep no sums, so
             the sums start anew.
         """
-        solver, first = check_fsvc_parameters(self), not hasattr(self, "_selection")
+        solver, first = check_fsvc_parameters(self, goes_on=True), not hasattr(self, "_selection")
         radii = self.radius, self.eval_radius
         learns = self.solver != "one-hot" or any(isinstance(r, str) for r in radii)
-        data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
+        rows = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
         if solver.needs == "sums" and not first and not hasattr(self, "_normal"):
             warn(
                 "fit keeps no sums to add to, nor does partial_fit with another solver: the "
@@ -361,7 +356,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 "from the first chunk on instead."
             )
         with limited(self.n_jobs):
-            self._learn(data, _num_samples(y), goes_on=True)
+            self._learn(rows, _num_samples(y), solver, goes_on=True)
         return self
 
     @where_X_is
@@ -441,20 +436,18 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             counts.set(ylabel="centers to expect", yscale="log")
         return ax
 
-    def _learn(self, data: TrainingData, n_given: int, *, goes_on: bool) -> None:
+    def _learn(self, rows: Rows, n_given: int, solver: Any, *, goes_on: bool) -> None:
         """Learn from samples, out of ``n_given``.
 
         ``goes_on``: they are a chunk of a stream, taken in its own order.
         """
         first = not hasattr(self, "_selection")
-        (X, codes, sample_weight, places), self.classes_ = data
-        solver, n_classes = check_fsvc_solver(self, goes_on), len(self.classes_)
-        weights = with_class_weights(self.class_weight, self.classes_, codes, sample_weight)
-        rows = Rows(X, codes, weights)
+        rows, factors = rows.with_class_weights(self)
+        X, codes = rows.X, rows.y
         order = self._order(rows, first, self.shuffle and not goes_on)
-        self._keep_quantizations(X, first)
+        self._keep_quantizations(X)
         seen = 0 if first else self.n_samples_seen_
-        places = seen + (np.arange(n_given) if places is None else places)
+        places = seen + (np.arange(n_given) if rows.places is None else rows.places)
         self.n_samples_seen_: int = seen + n_given
 
         y, stages = self.classes_[codes], ("radii", "centers", "outputs")
@@ -464,18 +457,17 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 if name == "radii" and first:
                     solver = self._find_radii(X, codes, order, solver)
                 elif name == "centers":
-                    old = self._choose_centers(X, codes, order.stream, places, first)
+                    old = self._choose_centers(X, codes, order.stream, places)
                 elif name == "outputs":
                     if goes_on and solver.needs == "sums":
                         W = self._from_sums(solver, rows, old)
                     else:
                         self.__dict__.pop("_normal", None)  # sums that lack this chunk
-                        W = self._votes(lambda: class_mass(codes, sample_weight, n_classes))
+                        W = self._votes(factors)
                         if len(old):
                             W[old] = self.coef_.T
                         W = self._trained(solver, rows, W, order.rows)
-                    check_finite(self, X, coef_=W)
-                    self._keep_outputs(W, getattr(solver, "n_epochs", 1))
+                    self._keep_outputs(W, solver, X)
 
     @stage("prepare", "order of the samples")
     def _order(self, rows: Rows, first: bool, drawn: bool) -> Order:
@@ -486,10 +478,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             keys = row_hashes(X, seed)
         return order_of(keys, weights, y, drawn=drawn)
 
-    def _keep_quantizations(self, X: Any, first: bool = True) -> None:
+    def _keep_quantizations(self, X: Any) -> None:
         """Keep the quantizations that all samples so far allow, whatever batches they came in."""
         found = quantizations_of(X, pass_precision(self.precision))
-        known = None if first else self._stream_quantizations
+        known = self._stream_quantizations if hasattr(self, "_selection") else None
         if known is not None and found is not None:
             found = tuple(quantization for quantization in known if quantization in found)
         self._stream_quantizations: tuple[Quantization, ...] | None = found
@@ -559,14 +551,14 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     @stage("prepare", "centers packed, norms")
     def _choose_centers(
-        self, X: Any, codes: np.ndarray, stream: np.ndarray, places: np.ndarray, first: bool
+        self, X: Any, codes: np.ndarray, stream: np.ndarray, places: np.ndarray
     ) -> np.ndarray:
         """Continue the pass; returns the new places of the earlier centers."""
-        # The model's selection continues in a copy, in case this is interrupted.
-        if first:
-            selection = self._new_selection(self.radius_)
-        else:
+        if hasattr(self, "_selection"):
+            # It continues in a copy, in case this is interrupted.
             selection = self._selection.copy(self._pass_arithmetic())
+        else:
+            selection = self._new_selection(self.radius_)
         old = selection.feed(X, codes, stream, places)
         self._keep_centers(selection)
         return old
@@ -578,15 +570,14 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._keep_layer(self._new_layer(C, self._evaluated(), quantizations))
         self.center_indices_ = selection.indices
 
-    def _votes(self, mass: Callable[[], np.ndarray]) -> np.ndarray:
+    def _votes(self, factors: np.ndarray | None) -> np.ndarray:
         """Output weights (m, k) before training: centers vote for their classes.
 
-        The largest vote is 1. ``mass()``, the weights of the classes, is only called for
-        "balanced".
+        The largest vote is 1; ``factors`` are those of the classes, None: all 1.
         """
-        labels, classes = self._selection.labels, self.classes_
-        votes = class_factors(self.class_weight, classes, mass)
-        return one_hot(labels, len(classes)) * (votes / votes.max())[labels, None]
+        labels = self._selection.labels
+        W = one_hot(labels, len(self.classes_))
+        return W if factors is None else W * (factors / factors.max())[labels, None]
 
     @stage("output training")
     def _trained(self, solver: Any, rows: Rows, W: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -606,9 +597,11 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         return solver.solve(normal, keep=True).W
 
     @stage("back and evaluate", "fitted attributes")
-    def _keep_outputs(self, W: np.ndarray, n_iter: int) -> None:
+    def _keep_outputs(self, W: np.ndarray, solver: Any, X: Any) -> None:
+        """Keep the output weights, learned from data X."""
+        check_finite(self, X, coef_=W)
         self.coef_ = np.array(W.T, order="C")
-        self.n_iter_ = n_iter
+        self.n_iter_ = getattr(solver, "n_epochs", 1)
         self._report(self._layer())
 
     @stage("back and evaluate", "scores")
@@ -637,8 +630,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         return scores
 
 
-def check_fsvc_parameters(estimator: Any) -> Any:
+def check_fsvc_parameters(estimator: Any, goes_on: bool = False) -> Any:
     """Check every parameter that can be checked without data; return the solver.
+
+    ``goes_on``: a solver given by name makes one epoch over a chunk of a stream.
 
     Raises
     ------
@@ -666,11 +661,6 @@ def check_fsvc_parameters(estimator: Any) -> Any:
     check_number("alpha", estimator.alpha, numbers.Real, 0, above=True)
     if estimator.max_centers is not None:
         check_number("max_centers", estimator.max_centers, numbers.Integral, 1)
-    return check_fsvc_solver(estimator)
-
-
-def check_fsvc_solver(estimator: Any, goes_on: bool = False) -> Any:
-    """Make the solver; if given by name, it makes one epoch over a chunk of a stream."""
     solver = make_solver(
         estimator.solver,
         alpha=estimator.alpha,

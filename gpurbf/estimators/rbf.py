@@ -241,12 +241,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             If the backend named cannot run here.
         """
         self._solver()  # before any work
-        rows, self.classes_ = training_data(self, X, y, sample_weight)
+        rows = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
             self._choose_layer(rows)
             solver = self._solver(self.centers_.shape[0])
-            rows = self._weighted(rows)
+            rows, _ = rows.with_class_weights(self)
             for name in ("_normal", "_left_out", "_held"):
                 self.__dict__.pop(name, None)
             if solver.needs == "sums":
@@ -317,8 +317,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         solver = self._solver()
         first = not hasattr(self, "centers_")
         learns = isinstance(self.centers, str) or isinstance(self.gamma, str)
-        data = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
-        rows, self.classes_ = data
+        rows = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
         with limited(self.n_jobs), finite(self, rows.X):
             if first:
                 self._choose_layer(rows)
@@ -330,7 +329,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             # Batches are added to copies of the model's sums, in case this is interrupted.
             normal: NormalEquations | None = getattr(self, "_normal", None)
             left_out: LeftOut | None = getattr(self, "_left_out", None) if normal else None
-            alpha, batches = getattr(solver, "alpha", 0.0), [self._weighted(rows)]
+            alpha, batches = getattr(solver, "alpha", 0.0), [rows.with_class_weights(self)[0]]
             most_held = max(_MOST_HELD, self.centers_.shape[0])
             if held := self.__dict__.pop("_held", None):
                 self._wide, self._cache = False, None
@@ -392,7 +391,6 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         if getattr(solver, "alpha", 0.0) and not normal.alpha:
             self.solver_info_ += "; sums in float64: rounded, they would add to the penalty"
         solution: RidgeSolution = solver.solve(normal, keep=keep)
-        self.coef_, self.intercept_ = np.ascontiguousarray(solution.W.T), solution.intercept
         # Each left-out row that is a center adds a vector to solve for.
         if np.mean(left_out.centers >= 0) > 0.5:
             left_out = left_out.first(_ROWS_AMONG_CENTERS)
@@ -401,12 +399,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         with layer.allocator():
             H, own = layer.xp.asarray(left_out.H), left_out.own_centers(layer)
             scores = solution.leave_one_out(H, T, weights, own)
-        self._calibrate(scores, X, codes, weights)
+        self._keep_outputs(solution.W, solution.intercept, X, scores, codes, weights)
 
     def _take(self, found: CGSolution, rows: Rows) -> None:
         """Take the output weights; fit the temperature to outputs without the samples."""
-        W, self.intercept_ = found.weights()
-        self.coef_, self.n_iter_ = np.ascontiguousarray(W.T), found.n_iter
+        W, intercept = found.weights()
+        self.n_iter_ = found.n_iter
         self.solver_info_ += f": {found.info}"
         chosen = CALIBRATION.over(*rows[:3])
         # A sample that is a center is fitted unrealistically well: others are used if there are
@@ -414,8 +412,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         others = center_finder(self._layer())(rows.X[chosen.first]) < 0
         if 2 * others.sum() > _MOST_LEFT_OUT:
             chosen = chosen.at(others)
-        scores = found.left_out(W, self.intercept_, chosen.first, chosen.mass)
-        self._calibrate(scores, rows.X, chosen.labels, chosen.totals)
+        scores = found.left_out(W, intercept, chosen.first, chosen.mass)
+        self._keep_outputs(W, intercept, rows.X, scores, chosen.labels, chosen.totals)
 
     @stage("output training")
     def _train(self, solver: Any, rows: Rows) -> None:
@@ -431,6 +429,6 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 "choose a center rule that takes samples, or solver='ridge'."
             )
         W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=None)
-        self.coef_, self.intercept_ = np.ascontiguousarray(W.T), np.zeros(W.shape[1])
         some = rows.at(slice(0, len(codes), -(-len(codes) // _CALIBRATION_ROWS)))  # evenly spaced
-        self._calibrate(layer.matvec(some.X, W), X, some.y, some.weights)
+        judged = layer.matvec(some.X, W), some.y, some.weights
+        self._keep_outputs(W, np.zeros(W.shape[1]), X, *judged)

@@ -214,12 +214,12 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         if self.n_left_out is not None:
             check_option_or_number("n_left_out", self.n_left_out, ("auto",), numbers.Integral, 1)
         score = None if self.scoring is None else check_scoring(self, get_scorer(self.scoring))
-        rows, self.classes_ = training_data(self, X, y, sample_weight)
+        rows = training_data(self, X, y, sample_weight)
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
             layer = self._choose_layer(rows)
             gammas = factors * self.gamma_
-            rows = self._weighted(rows)
+            rows, _ = rows.with_class_weights(self)
             chosen = self._choose_left_out(rows)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))
             passes = ((gamma, *each) for gamma in gammas for each in read_ahead(X, batches))
@@ -293,9 +293,9 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             "rank_test_score": 1 + (scores[:, None] < scores).sum(axis=1),
         }
         self._keep_layer(best.layer)
-        self.coef_, self.intercept_ = np.ascontiguousarray(best.W.T), best.intercept
         self.n_left_out_ = len(best.outputs)
-        self._calibrate(best.outputs, X, best.found.labels, best.found.mass)
+        judged = best.outputs, best.found.labels, best.found.mass
+        self._keep_outputs(best.W, best.intercept, X, *judged)
 
     def plot_path(self, ax: Any = None) -> Any:
         """Plot the score over the penalties, a line for each width, and the pair chosen.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import numbers
 import operator
@@ -40,8 +39,6 @@ from gpurbf.estimators._validation import (
     check_samples,
     check_weights,
     check_X,
-    class_factors,
-    class_mass,
     overflow,
 )
 from gpurbf.layer.activation import Activation
@@ -317,10 +314,9 @@ class SVC(
             X = X[:, used]
         self.classes_, codes = check_labels(y, type(self).__name__, used is not None)
         rows = Rows(X, codes, weights)
-        mass = functools.partial(class_mass, codes, weights, len(self.classes_))
-        self.class_weight_ = class_factors(self.class_weight, self.classes_, mass, bounds=True)
-        C = self.class_weight_[codes]
-        C = (C if weights is None else C * weights) * float(self.C)
+        (_, _, C, _), factors = rows.with_class_weights(self, bounds=True)
+        self.class_weight_ = np.ones(len(self.classes_)) if factors is None else factors
+        C = (np.ones(len(codes)) if C is None else C) * float(self.C)
         k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"
         n_pairs = k * (k - 1) // 2
         check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)
