@@ -65,9 +65,9 @@ def solution_of(numbers: np.ndarray, steps: int, violation: float, tol: float) -
 
 def begin_on_matrix(
     K: np.ndarray,
-    pairs: list[tuple[slice, slice]],
     diagonal: np.ndarray,
     C: np.ndarray,
+    spans: np.ndarray,
     tol: float,
     max_iter: int,
 ) -> Iterator[tuple[Solution, np.ndarray, bool]]:
@@ -76,9 +76,9 @@ def begin_on_matrix(
     Parameters
     ----------
     K : ndarray of shape (N, N)
-    pairs : list of (slice, slice)
-        The samples of both classes.
     diagonal, C : ndarray of shape (N,)
+    spans : ndarray of shape (pairs, 4)
+        Where both classes are: see `_smo_kernels.begin_pairs`.
     tol, max_iter
         See :class:`BinarySolver`.
 
@@ -91,14 +91,12 @@ def begin_on_matrix(
     ended : bool
         Whether no step can follow.
     """
-    spans = np.array([(a.start, a.stop - a.start, b.start, length(a, b)) for a, b in pairs])
     sizes = spans[:, 3]
-    n, every, about = int(sizes.max()), np.empty(7 * sizes.sum()), np.empty((len(pairs), 6))
+    n, every, about = int(sizes.max()), np.empty(7 * sizes.sum()), np.empty((len(sizes), 6))
     part = np.empty((0, 0) if n == len(K) else (n, n), K.dtype)
     least = smo_kernels.MIN_STEPS_PER_CALL
-    most = min(max(least, n), max_iter)
     with stage("output training", "inner steps"):
-        limits = tol, least, most
+        limits = tol, least, max_iter
         smo_kernels.begin_pairs(
             K, spans, diagonal, C, every, part, np.empty(n, np.uint8), limits, about
         )
@@ -114,11 +112,6 @@ def begin_on_matrix(
         done, beta = violation < tol, numbers[3].copy()
         solution = Solution(beta, intercept, int(made), violation, objective, gap, done)
         yield solution, numbers, bool(stuck) or made < max(least, n) or made == max_iter
-
-
-def length(a: slice, b: slice) -> int:
-    """Samples of a pair of classes."""
-    return int(a.stop - a.start + b.stop - b.start)
 
 
 def rounding_is_small(rounding: float, squares: float, violation: float) -> bool:
@@ -202,7 +195,7 @@ class BinarySolver:
             if not self.kernel.rounding:
                 n = len(self.f)
                 K = self.kernel.block(np.arange(n), slice(0, n))
-                kernel = MatrixPair(K, self.kernel, slice(0, n), slice(n, n))
+                kernel = MatrixPair(K, 0, n, self.kernel, slice(0, n), slice(n, n))
 
     def _on_matrix(self, kernel: MatrixPair) -> float:
         """Between checks of all samples, the samples that may still move go on alone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from contextlib import nullcontext
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -264,17 +263,6 @@ class KernelRows:
         if isinstance(samples, slice):
             samples = np.arange(samples.start, samples.stop)
         return self.among.layer(samples, before, fresh)
-
-    def part(self, samples: np.ndarray, evaluated: bool) -> KernelRows:
-        """The kernel of some samples, on the host, with its matrix, all 0 unless ``evaluated``."""
-        part, n = copy(self), len(samples)
-        part.X = part._there = self.X[samples]
-        part.diagonal, part._layers = self.diagonal[samples], {}
-        part.among, part.on_device = None, False
-        part.matrix = np.zeros((n, n), self.dtype)
-        if evaluated:
-            self.values(samples, self.over(samples), part.matrix)
-        return part
 
     @property
     def tiles(self) -> Any:

@@ -81,19 +81,25 @@ class WidePair(EvaluatedPair):
 
 
 class MatrixPair(EvaluatedPair):
-    """Kernel of a pair, class a first, as a part of a ready matrix K (N, N) in the solver's order.
+    """Kernel of a pair, class a first, as a part of a ready matrix K of some samples.
 
-    The matrix was made of the ``kernel``.
+    The matrix was made of the ``kernel``. There, class a is from ``first`` and class b from
+    ``second`` on.
     """
 
-    def __init__(self, K: np.ndarray, kernel: Any, a: slice, b: slice) -> None:
+    def __init__(
+        self, K: np.ndarray, first: int, second: int, kernel: Any, a: slice, b: slice
+    ) -> None:
         super().__init__(kernel, a, b)
-        self.K = K
+        self.K, self.first, self.second = K, first, second
+
+    def _places(self, members: np.ndarray) -> np.ndarray:
+        return members + np.where(members < self.n_a, self.first, self.second - self.n_a)
 
     def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
         """K[members][:, members]."""
-        samples = self.samples[members]
-        return self.K[np.ix_(samples, samples)]
+        places = self._places(members)
+        return self.K[np.ix_(places, places)]
 
     @functools.cached_property
     def rows(self) -> tuple[Any, ...]:
@@ -106,13 +112,13 @@ class MatrixPair(EvaluatedPair):
         whole = n == len(K)
         part = K if whole else np.empty((n, n), K.dtype)
         there = np.zeros(0 if whole else n, np.uint8)
-        return part, there, K, self.a.start, self.n_a, self.b.start
+        return part, there, K, self.first, self.n_a, self.second
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
-        n_a, slots = self.n_a, self.samples[members]
-        subtract_rows(self.K, slots, change, f[:n_a], self.a.start)
-        subtract_rows(self.K, slots, change, f[n_a:], self.b.start)
+        n_a, slots = self.n_a, self._places(members)
+        subtract_rows(self.K, slots, change, f[:n_a], self.first)
+        subtract_rows(self.K, slots, change, f[n_a:], self.second)
 
 
 def all_rows(K: np.ndarray) -> tuple[Any, ...]:

@@ -6,9 +6,9 @@ import functools
 import math
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from itertools import chain, pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
-from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, length, rounding_is_small
+from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
 from gpurbf.svm.cuda_pairs import solve_side_by_side
 from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
@@ -39,35 +39,14 @@ _FOUND_AT_LEAST = 0.4
 _THREADS_PER_CACHE = 4
 
 
-def _largest(sizes: np.ndarray) -> int:
-    """Samples of the largest pair of classes of such sizes."""
-    return int(np.sort(sizes)[-2:].sum())
+# A ready matrix, and the kernel's diagonal and C of its samples.
+Part = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _most_as_one_set(kernel: KernelRows) -> int:
-    """Up to this many samples a pair is its own working set, if its matrix is there."""
-    # With a linear kernel, only working sets need values.
-    return MAX_MATRIX if kernel.linear else binary.MAX_SINGLE_SET
-
-
-def _matrix(kernel: KernelRows, cache_bytes: float, sizes: np.ndarray) -> np.ndarray | None:
-    """All of K if it is given or, for classes of such sizes, is to be made; else None."""
-    if kernel.matrix is not None:
-        return kernel.matrix
-    n_samples = int(sizes.sum())
-    wanted = n_samples <= MAX_MATRIX or _largest(sizes) <= _most_as_one_set(kernel)
-    if not wanted or n_samples**2 * kernel.dtype.itemsize > cache_bytes:
-        return None
-    N = len(kernel.diagonal)
-    K = np.empty((N, N), kernel.dtype)
-    kernel.values(np.arange(N), slice(0, N), K)
-    return K
-
-
-def _bins(sizes: Sequence[int], most: int) -> np.ndarray:
+def _bins(sizes: np.ndarray, most: int) -> np.ndarray:
     """The bin of each of these sizes, in order; a bin of several has at most ``most`` in all."""
     bins, n, last = np.empty(len(sizes), np.intp), 0, 0
-    for i, size in enumerate(sizes):
+    for i, size in enumerate(sizes.tolist()):
         if n and n + size > most:
             n, last = 0, last + 1
         n += size
@@ -78,21 +57,23 @@ def _bins(sizes: Sequence[int], most: int) -> np.ndarray:
 def _groups(
     kernel: KernelRows, own: np.ndarray, sizes: np.ndarray, cache_bytes: float
 ) -> np.ndarray | None:
-    """For small pairs the group of each class, so that memory holds the matrix of any two groups.
+    """The group of each class if memory is to hold the matrix of any two groups; else None.
 
-    ``own`` are the sizes of the classes, ``sizes`` those of all classes of the whole problem.
+    All are one group if all of K is given or is to be made. Otherwise pairs are small. ``own`` are
+    the sizes of the classes, ``sizes`` those of all classes of the whole problem.
     """
-    most = math.isqrt(int(cache_bytes / kernel.dtype.itemsize)) // 2
-    small = _most_as_one_set(kernel) if kernel.among is None else _MAX_SMALL_PAIR
-    return None if _largest(sizes) > min(small, most) else _bins(own.tolist(), most)
-
-
-def _tasks(own: np.ndarray, pairs: list[tuple[int, int]]) -> list[list[int]]:
-    """Numbers of the pairs of classes of such sizes, those of few samples together."""
-    most = min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET)
-    bins = _bins(own[np.array(pairs)].sum(axis=1).tolist(), most)
-    ends = np.flatnonzero(np.diff(bins)) + 1
-    return [some.tolist() for some in np.split(np.arange(len(pairs)), ends)]
+    one = np.zeros(len(own), np.intp)
+    if kernel.matrix is not None:
+        return one
+    n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
+    # Up to this many samples a pair is its own working set, if its matrix is there. With a linear
+    # kernel, only working sets need values.
+    small = MAX_MATRIX if kernel.linear else binary.MAX_SINGLE_SET
+    most = math.isqrt(int(cache_bytes / kernel.dtype.itemsize))
+    if n_samples <= most and (n_samples <= MAX_MATRIX or largest <= small):
+        return one
+    small = small if kernel.among is None else _MAX_SMALL_PAIR
+    return None if largest > min(small, most // 2) else _bins(own, most // 2)
 
 
 def _at_once(
@@ -161,8 +142,6 @@ class PairsSolver:
     sizes : ndarray, optional
         Sizes of all classes of the whole problem, if the kernel has only a part of them, which is
         to be solved in the same way.
-    numbers : sequence of int, optional
-        Numbers of the pairs for ``stepped`` and ``solved``, by default their places in ``pairs``.
     """
 
     kernel: KernelRows
@@ -176,24 +155,24 @@ class PairsSolver:
     stepped: Callable[[int, int, float], bool] | None
     solved: Callable[[int, Solution], bool]
     sizes: np.ndarray | None = None
-    numbers: Sequence[int] = range(sys.maxsize)
 
     def solve(self) -> list[Solution]:
         """The solutions, in the order of the pairs."""
-        kernel, pairs, own = self.kernel, self.pairs, np.diff(self.starts)
+        kernel, pairs = self.kernel, self.pairs
+        own = self.own = np.diff(self.starts)
         self.stopped = False
         self.max_iter = self.max_iter if self.max_iter >= 0 else sys.maxsize
         if kernel.on_device and (there := solve_side_by_side(self)) is not None:
             return there
         sizes = own if self.sizes is None else self.sizes
-        K = _matrix(kernel, self.cache_bytes, sizes)
-        if K is None and (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
-            return self._solve_by_groups(groups)
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
-        if K is not None:
-            tasks, limit = _tasks(own, pairs), 1 if len(K) < _MIN_THREADED else None
-            parallel_for(lambda i: self.solve_on_matrix(K, tasks[i]), len(tasks), limit, self.stop)
+        if (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
+            both = np.sort(groups[np.array(pairs)], axis=1) @ (len(own), 1)
+            for number in np.unique(both):
+                a, b = divmod(number, len(own))
+                classes = np.flatnonzero((groups == a) | (groups == b))
+                self._solve_on_matrix(classes, np.flatnonzero(both == number))
             return self.solutions
         most = kernel.free_bytes() / 4
         least = min(self.cache_bytes, most)
@@ -218,54 +197,54 @@ class PairsSolver:
         parallel_for(self.solve_next_in_blocks, len(pairs), workers, self.stop)
         return self.solutions
 
-    def _solve_by_groups(self, groups: np.ndarray) -> list[Solution]:
-        """Solve the pairs of two groups of classes at a time, on the matrix of their samples."""
-        numbers: dict[frozenset[int], list[int]] = {}
-        for p, pair in enumerate(self.pairs):
-            numbers.setdefault(frozenset(groups[list(pair)]), []).append(p)
-        found: dict[int, Solution] = {}
-        for both, own in numbers.items():
-            part = self._part(np.flatnonzero(np.isin(groups, list(both))), own)
-            found.update(zip(own, part.solve()))
-            self.max_iter = part.max_iter  # 0 if `solved` has ended all that had not begun
-        return [found[p] for p in range(len(self.pairs))]
+    def _solve_on_matrix(self, classes: np.ndarray, numbers: np.ndarray) -> None:
+        """Solve the pairs of these numbers on the kernel matrix of all samples of these classes."""
+        kernel, own, every = self.kernel, self.own, np.arange(len(self.C))
+        samples = np.concatenate([every[self.classes[c]] for c in classes])
+        K = kernel.matrix
+        if K is None:
+            K = np.zeros((len(samples), len(samples)), kernel.dtype)
+            if self.max_iter:  # else no step asks for a value
+                columns = slice(0, len(every)) if len(samples) == len(every) else None
+                kernel.values(samples, columns or kernel.over(samples), K)
+        starts = np.zeros_like(own)  # of classes in K
+        starts[classes] = np.cumsum(own[classes]) - own[classes]
+        a, b = np.array([self.pairs[p] for p in numbers.tolist()]).T
+        spans = np.column_stack([starts[a], own[a], starts[b], own[a] + own[b]])
+        part = K, kernel.diagonal[samples], self.C[samples]
+        bins = _bins(spans[:, 3], min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
+        tasks = np.split(np.arange(len(bins)), np.flatnonzero(np.diff(bins)) + 1)
+        limit = 1 if len(K) < _MIN_THREADED else None
 
-    def _part(self, classes: np.ndarray, own: list[int]) -> PairsSolver:
-        """The solver of pairs with these numbers, all of these classes, on a ready matrix."""
-        begins, ends = self.starts[classes], self.starts[classes + 1]
-        samples = np.concatenate([np.arange(*span) for span in zip(begins, ends)])
-        pairs = np.searchsorted(classes, [self.pairs[p] for p in own]).tolist()
-        return replace(
-            self,
-            kernel=self.kernel.part(samples, self.max_iter > 0),
-            starts=np.concatenate([[0], np.cumsum(ends - begins)]),
-            C=self.C[samples],
-            pairs=[(a, b) for a, b in pairs],
-            numbers=own,
-        )
+        def task(i: int) -> None:
+            self._begin(part, numbers[tasks[i]].tolist(), spans[tasks[i]])
 
-    def solve_on_matrix(self, K: np.ndarray, numbers: list[int]) -> None:
-        """Solve pairs whose kernel is a part of a ready matrix: small ones, or one."""
-        kernel = self.kernel
-        pairs = [(self.classes[a], self.classes[b]) for a, b in (self.pairs[p] for p in numbers)]
-        most = self.max_iter
+        parallel_for(task, len(tasks), limit, self.stop)
+
+    def _begin(self, part: Part, numbers: list[int], spans: np.ndarray) -> None:
+        """Solve pairs in a ready matrix, small ones or one; their spans see `begin_on_matrix`."""
+        most, rounding = self.max_iter, self.kernel.rounding
         with suppress(Stopped):
-            if length(*pairs[0]) > binary.MAX_SINGLE_SET:
-                self._solve(numbers[0], MatrixPair(K, kernel, *pairs[0]), most)
+            if spans[0, 3] > binary.MAX_SINGLE_SET:
+                self._solve(numbers[0], self._within(part[0], numbers[0], spans[0]), most)
                 return
-            begun = begin_on_matrix(K, pairs, kernel.diagonal, self.C, self.tol, most)
-            for i, (p, pair, (solution, own, ended)) in enumerate(zip(numbers, pairs, begun)):
+            begun = begin_on_matrix(*part, spans, self.tol, most)
+            for i, (p, (solution, own, ended)) in enumerate(zip(numbers, begun)):
                 if self.max_iter < most:  # all has been ended: these have not begun
-                    self.solve_on_matrix(K, numbers[i:])
+                    self._begin(part, numbers[i:], spans[i:])
                     return
                 beta, steps = solution.beta, solution.steps
                 ended = ended or self._check(p, steps, solution.violation)
                 if solution.converged:
-                    ended = rounding_is_small(kernel.rounding, float(beta @ beta), self.tol)
+                    ended = rounding_is_small(rounding, float(beta @ beta), self.tol)
                 if ended:
                     self._end(p, solution)
                 else:
-                    self._solve(p, MatrixPair(K, kernel, *pair), most, (own, steps))
+                    self._solve(p, self._within(part[0], p, spans[i]), most, (own, steps))
+
+    def _within(self, K: np.ndarray, p: int, span: np.ndarray) -> MatrixPair:
+        first, _, second, _ = span.tolist()
+        return MatrixPair(K, first, second, self.kernel, *(self.classes[c] for c in self.pairs[p]))
 
     def solve_next_in_blocks(self, _: int) -> None:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
@@ -298,13 +277,13 @@ class PairsSolver:
 
     def _end(self, p: int, solution: Solution) -> None:
         self.solutions[p] = solution
-        if self.solved(self.numbers[p], solution):
+        if self.solved(p, solution):
             self.max_iter = 0  # of pairs that have not begun
 
     def _check(self, p: int, steps: int, violation: float) -> bool:
         if self.stopped:
             raise Stopped
-        return self.stepped is not None and self.stepped(self.numbers[p], steps, violation)
+        return self.stepped is not None and self.stepped(p, steps, violation)
 
     def stop(self) -> None:
         """End all pairs at their next look."""

@@ -1,7 +1,6 @@
 """The solver of SVC against the optimality conditions, whatever the sizes of sets and caches."""
 
 from contextlib import nullcontext
-from copy import copy
 from functools import partial
 from itertools import combinations
 
@@ -42,15 +41,9 @@ class Matrix:
         return self.K[np.ix_(samples, samples)]
 
     def over(self, samples, before=None, fresh=None):
+        if fresh is None:  # not the block of a working set
+            self.largest = max(self.largest, len(samples))
         return samples
-
-    def part(self, samples, evaluated):
-        part, block = copy(self), np.ix_(samples, samples)
-        part.K, part.diagonal = self.K[block], self.diagonal[samples]
-        part.matrix = evaluated * (self.K + self.blurred)[block]
-        self.asked += evaluated * len(samples) ** 2
-        self.largest = max(self.largest, len(samples))
-        return part
 
     def values(self, samples, columns, out, places=slice(None)):
         found = (self.K + self.blurred)[samples][:, columns]

@@ -133,7 +133,7 @@ def test_rows_that_are_not_there_yet_are_copied():
     own = numbers_of(low, high, beta, f)[:, whole].copy()
     alone = own.copy()
     copied, limits = np.ascontiguousarray(K[np.ix_(whole, whole)]), (1e-3, 1000, 10**9)
-    pair = MatrixPair(K, SimpleNamespace(rounding=0.0), slice(10, 40), slice(50, 90))
+    pair = MatrixPair(K, 10, 50, SimpleNamespace(rounding=0.0), slice(10, 40), slice(50, 90))
     steps, _ = solve_free(pair.rows, own, *limits)
     assert steps == solve_free(all_rows(copied), alone, *limits)[0] > 0
     np.testing.assert_array_equal(own, alone)
