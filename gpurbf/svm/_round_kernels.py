@@ -70,8 +70,7 @@ def _between(block, samples, begin, end, before, memory):
     K = block.K[: n * n].reshape(n, n)
     out = np.intp(K.ctypes.data) + 4 * begin * n
     _evaluate(block.layer, block.plan, samples[begin:end], out, 4 * n, samples[:0], memory)
-    for left, right in ((0, begin), (end, n)):
-        working_sets.mirror_rows(K, begin, end, left, right)
+    working_sets.mirror_rows(K, begin, end)
     return K
 
 
@@ -84,8 +83,6 @@ def _subtract(own, plan, samples, members, change, f, memory):
         if len(missing):
             out = np.intp(own.rows.ctypes.data)
             _evaluate(own.layer, plan, missing, out, own.rows.strides[0], where, memory)
-        if start + len(places) < len(members):  # sums are of four rows at a time
-            places = places[: max(1, len(places) // 4 * 4)]
         part = change[start : start + len(places)]
         smo.subtract_rows(own.rows, smo.ZERO, places, part, f, smo.ZERO, len(f))
         start, evaluated = start + len(places), evaluated + len(missing)

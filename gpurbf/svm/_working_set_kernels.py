@@ -158,25 +158,26 @@ def remember(point, beta, f):
 
 
 @_compiled
-def mirror_rows(K, begin, end, first, last):
-    """Write columns begin … end of rows first … last of K (n, n), copied from rows begin … end.
+def mirror_rows(K, begin, end):
+    """Write columns begin … end of all other rows of K (n, n), copied from rows begin … end.
 
     Written tile by tile, so that both sides stay in the first cache.
     """
     word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
-    for top in range(first, last, _TILE):
-        for left in range(begin, end, _TILE):
-            bottom, right = min(top + _TILE, last), min(left + _TILE, end)
-            if (bottom - top) % 4 or (right - left) % 4:
-                for i in range(top, bottom):
-                    for j in range(left, right):
-                        K[i, j] = K[j, i]
-                continue
-            for i in range(top, bottom, 4):
-                for j in range(left, right, 4):
-                    source = address + j * stride + i * K.itemsize
-                    target = address + i * stride + j * K.itemsize
-                    transpose4(word, source, stride, target, stride)
+    for first, last in ((0, begin), (end, len(K))):
+        for top in range(first, last, _TILE):
+            for left in range(begin, end, _TILE):
+                bottom, right = min(top + _TILE, last), min(left + _TILE, end)
+                if (bottom - top) % 4 or (right - left) % 4:
+                    for i in range(top, bottom):
+                        for j in range(left, right):
+                            K[i, j] = K[j, i]
+                    continue
+                for i in range(top, bottom, 4):
+                    for j in range(left, right, 4):
+                        source = address + j * stride + i * K.itemsize
+                        target = address + i * stride + j * K.itemsize
+                        transpose4(word, source, stride, target, stride)
 
 
 @_short
@@ -232,7 +233,7 @@ def slots_wanted(members, own):
 
 @_short
 def place(members, samples, own):
-    """Find rows in memory for the members, for as many as there are slots (`Slots`).
+    """Find rows in memory for the members, or for the first of them if there are too few slots.
 
     Members without a slot get vacant slots first (time of last use -1), then the longest unused.
     Returns the row in memory of each of these members; and of those whose values are not there
@@ -241,7 +242,8 @@ def place(members, samples, own):
     row, owner, used, slot_of, counts = own
     counts[0] += 1
     clock, filled = counts[0], counts[2]
-    members = members[:filled]
+    if filled < len(members):  # sums are of four rows at a time
+        members = members[: max(1, filled // 4 * 4)]
     slots, n = slot_of[members], 0
     for s in slots:
         if s < 0:

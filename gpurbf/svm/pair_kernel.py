@@ -54,9 +54,7 @@ class EvaluatedPair:
             self._block, fresh = np.empty((n, n), np.float32), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)
         self.kernel.values(samples[fresh], self._columns, self._block[fresh])
-        begin, end = fresh.start, fresh.stop
-        first, last = (0, begin) if begin else (end, n)  # the members that stay
-        working_set_kernels.mirror_rows(self._block, begin, end, first, last)
+        working_set_kernels.mirror_rows(self._block, fresh.start, fresh.stop)
         return self._block
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:

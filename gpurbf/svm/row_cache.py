@@ -81,8 +81,6 @@ class RowCache:
             )
             if len(missing):
                 self.kernel.values(missing, self.columns, self.rows, where)
-            if start + len(places) < len(members):  # sums are of four rows at a time
-                places = places[: max(1, len(places) // 4 * 4)]
             part = change[start : start + len(places)]
             subtract_rows(self.rows, places, part, f)
             start += len(places)
