@@ -110,19 +110,17 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
                     going[i] = False
             ended = active[~going].tolist()
             for p, point in zip(ended, rounds.points(ended)):
-                solutions[p] = _solution(problems, p, *point, int(steps[p]), tol)
+                solutions[p] = _solution(problems, p, point, int(steps[p]), tol)
                 solver.solved(p, solutions[p])
             active = active[going]
         return solutions
 
 
-def _solution(
-    problems: Problems, p: int, beta: np.ndarray, f: np.ndarray, steps: int, tol: float
-) -> Solution:
+def _solution(problems: Problems, p: int, point: np.ndarray, steps: int, tol: float) -> Solution:
     """The solution of a problem that has ended, judged on the host."""
-    numbers = np.zeros((7, len(f)))
     bounds = problems.bounds[problems.starts[p] : problems.starts[p + 1]]
-    numbers[1:5] = np.minimum(bounds, 0.0), np.maximum(bounds, 0.0), beta, f
+    numbers = np.zeros((7, len(bounds)))
+    numbers[1:5] = np.minimum(bounds, 0.0), np.maximum(bounds, 0.0), *point
     violation = smo_kernels.kkt_violation(numbers)
     if np.isnan(violation):
         raise FloatingPointError("not finite")
@@ -148,16 +146,16 @@ class Rounds:
         self.kernel, self.problems, self._rules = kernel, problems, rules
         n_problems, size = len(problems.sizes), int(problems.sizes.max())
         self._longest = int(np.diff(problems.starts).max())
-        self.beta, self.f = xp.zeros(len(problems.bounds)), xp.empty(len(problems.bounds))
-        self.f[...] = xp.asarray(np.sign(problems.bounds))
+        self._points = xp.zeros((2, len(problems.bounds)))  # beta and f
+        self._points[1] = xp.asarray(np.sign(problems.bounds))
         self.K = xp.empty((N, N), dtype)
         self._progress = xp.zeros((n_problems, 6))
         pairs = cuda_smo_kernels.Pairs(
             starts=xp.asarray(problems.starts),
             samples=xp.asarray(problems.samples),
             bounds=xp.asarray(problems.bounds),
-            beta=self.beta,
-            f=self.f,
+            beta=self._points[0],
+            f=self._points[1],
             keys=xp.empty(len(problems.bounds), np.int64),
             sizes=xp.asarray(problems.sizes),
             members=xp.zeros((n_problems, size), np.int32),
@@ -191,26 +189,25 @@ class Rounds:
         columns = cuda_smo_kernels.STATE, cuda_smo_kernels.STEPS, cuda_smo_kernels.VIOLATION
         return to_host(self._progress).T[list(columns)]
 
-    def points(self, problems: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Beta and f of each of these problems."""
+    def points(self, problems: list[int]) -> list[np.ndarray]:
+        """Beta and f (2, n) of each of these problems."""
         if not problems:
             return []
         starts = self.problems.starts
         numbers = [np.arange(starts[p], starts[p + 1]) for p in problems]
         there = self.kernel.xp.asarray(np.concatenate(numbers))
         ends = np.cumsum([len(some) for some in numbers])[:-1]
-        beta, f = (np.split(to_host(A[there]), ends) for A in (self.beta, self.f))
-        return list(zip(beta, f))
+        return np.split(to_host(self._points[:, there]), ends, axis=1)
 
     def correct(self, p: int) -> None:
         """Evaluate f = y - K beta in float64, as rounding of K may have moved it, and go on."""
         kernel, problems = self.kernel, self.problems
         part = slice(problems.starts[p], problems.starts[p + 1])
         samples, f = problems.samples[part], np.sign(problems.bounds[part])
-        beta = to_host(self.beta[part])
+        beta = to_host(self._points[0, part])
         support = np.flatnonzero(beta)
         f -= kernel.weighted(kernel.gathered(samples), samples[support], beta[support], True)
-        self.f[part] = kernel.xp.asarray(f)
+        self._points[1, part] = kernel.xp.asarray(f)
         self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.RUNNING
         self._progress[p : p + 1, cuda_smo_kernels.SQUARES] = 0.0
 

@@ -166,6 +166,6 @@ def test_the_check_of_a_device_finds_its_steps_right_or_names_what_is_wrong(monk
     there = Backend("simulated", np, "", None, free_bytes=lambda: 1e9)  # type: ignore[arg-type]
     (case,) = cuda_check.step_cases(there)
     assert case.why == "" and "31, 20, 26 samples" in case.data
-    monkeypatch.setattr(cuda_pairs.Rounds, "points", lambda self, ps: [(None, None) for _ in ps])
+    monkeypatch.setattr(cuda_pairs.Rounds, "points", lambda self, ps: [np.zeros((2, 1))] * len(ps))
     (case,) = cuda_check.step_cases(there)
     assert case.why.startswith("select, gather, inner, update: ")
