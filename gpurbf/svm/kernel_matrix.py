@@ -95,7 +95,8 @@ class KernelRows:
         All of K, if it is given (`GivenKernel`); then no values are asked for.
     diagonal : ndarray of shape (N,), float64
     among : TilesAmong or None
-        The layers among all samples, if the backend takes their rows and centers out of X itself.
+        The layers among all samples, if the backend takes their rows and centers out of X itself;
+        ``tiles``: the same if they are float32, which compiled code can evaluate.
     cost : float
         That of evaluating a value, 1 for a value without inputs.
     linear : bool
@@ -133,6 +134,7 @@ class KernelRows:
         # All of a small K is asked for in one call: a first small fit compiles nothing more.
         layers = None if whole else self.backend_and_reason[0].among
         self.among = layers and layers(X.values, activation, self.dtype, X.quantization)
+        self.tiles: Any = self.among if self.dtype == np.float32 else None
         probe = self.class_layer(slice(0, len(X))) if whole else self._layer(X[:1])
         self.cost = self._cost()
         self.description = probe.describe() + why
@@ -263,11 +265,6 @@ class KernelRows:
         if isinstance(samples, slice):
             samples = np.arange(samples.start, samples.stop)
         return self.among.layer(samples, before, fresh)
-
-    @property
-    def tiles(self) -> Any:
-        """The float32 layers among all samples, if compiled code can evaluate them, else None."""
-        return self.among if self.dtype == np.float32 else None
 
     def class_layer(self, columns: slice) -> Any:
         """The layer whose centers are a class; it is kept."""
