@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from sklearn.utils import gen_batches
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.layer.activation import Activation
@@ -95,22 +94,16 @@ def group_samples(
             keys, codes = keys[sorted_], y[sorted_]
             same[1:-1] = (keys[1:] == keys[:-1]) & (codes[1:] == codes[:-1])
             positions = np.flatnonzero(same)
-            if len(positions):
+            for start in range(0, len(positions), _COMPARED_ROWS):
                 # Keys may be equal by chance, so values are compared.
-                same[positions] = _equal_rows(X, sorted_[positions - 1], sorted_[positions])
+                some = positions[start : start + _COMPARED_ROWS]
+                differences = X[sorted_[some - 1]] != X[sorted_[some]]
+                same[some] = np.asarray(differences.sum(axis=1)).ravel() == 0
             if by_key or same.any():
                 order = sorted_
     starts = np.flatnonzero(~same)
     codes = y[order[starts[:-1]]]
     return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
-
-
-def _equal_rows(X: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    equal = np.empty(len(a), bool)
-    for part in gen_batches(len(a), _COMPARED_ROWS):
-        differences = X[a[part]] != X[b[part]]
-        equal[part] = np.asarray(differences.sum(axis=1)).ravel() == 0
-    return equal
 
 
 @stage("output training", "pairs")
@@ -172,22 +165,17 @@ def train_pairs(
     with kernel.allocator():
         solver = PairsSolver(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
         solutions = solver.solve()
-    coefficients = _spread(_by_class(dict(zip(pairs, solutions)), starts), groups, C)
+    table = np.zeros((n_classes - 1, starts[-1]))  # of groups, in LIBSVM's layout
+    for (a, b), solution in zip(pairs, solutions):
+        n_a = starts[a + 1] - starts[a]
+        table[b - 1, starts[a] : starts[a + 1]] = solution.beta[:n_a]
+        table[a, starts[b] : starts[b + 1]] = solution.beta[n_a:]
+    coefficients = _spread(table, groups, C)
     support = np.flatnonzero((coefficients != 0).any(axis=0))
     support = support[np.argsort(y[support], kind="stable")]
     n_support = np.bincount(y[support], minlength=n_classes)
     dual_coef = coefficients[:, support]
     return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
-
-
-def _by_class(solutions: dict[tuple[int, int], Solution], class_starts: np.ndarray) -> np.ndarray:
-    """The pairs' coefficients (n_classes - 1, n_groups) in LIBSVM's layout."""
-    table = np.zeros((len(class_starts) - 2, class_starts[-1]))
-    for (a, b), solution in solutions.items():
-        n_a = class_starts[a + 1] - class_starts[a]
-        table[b - 1, class_starts[a] : class_starts[a + 1]] = solution.beta[:n_a]
-        table[a, class_starts[b] : class_starts[b + 1]] = solution.beta[n_a:]
-    return table
 
 
 def _spread(table: np.ndarray, groups: Groups, C: np.ndarray) -> np.ndarray:
