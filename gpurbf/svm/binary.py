@@ -48,19 +48,18 @@ class Solution:
     """
 
     beta: np.ndarray
-    intercept: float
     steps: int
     violation: float
+    converged: bool
+    intercept: float
     objective: float
     gap: float
-    converged: bool
 
 
 def solution_of(numbers: np.ndarray, steps: int, violation: float, tol: float) -> Solution:
     """The solution where a solver stops, from the problem's numbers."""
-    intercept, objective, gap = smo_kernels.kkt_summary(numbers)
-    done = violation < tol
-    return Solution(numbers[3].copy(), intercept, steps, violation, objective, gap, done)
+    summary = smo_kernels.kkt_summary(numbers)
+    return Solution(numbers[3].copy(), steps, violation, violation < tol, *summary)
 
 
 def begin_on_matrix(
@@ -105,12 +104,9 @@ def begin_on_matrix(
     if np.isnan(violations).any():
         raise FloatingPointError("not finite")
     at = 0
-    for n, (made, violation, stuck, intercept, objective, gap) in zip(
-        sizes.tolist(), about.tolist()
-    ):
+    for n, (made, violation, stuck, *summary) in zip(sizes.tolist(), about.tolist()):
         numbers, at = every[at : at + 7 * n].reshape(7, n), at + 7 * n
-        done, beta = violation < tol, numbers[3].copy()
-        solution = Solution(beta, intercept, int(made), violation, objective, gap, done)
+        solution = Solution(numbers[3].copy(), int(made), violation, violation < tol, *summary)
         yield solution, numbers, bool(stuck) or made < max(least, n) or made == max_iter
 
 
@@ -175,7 +171,10 @@ class BinarySolver:
             If the kernel or the coefficients are not finite.
         """
         # Pairs that have begun are their own working set, on a ready matrix.
-        violation = self.judged(self.by_working_sets() if self.begun is None else self.whole())
+        violation = self.by_working_sets() if self.begun is None else self.whole()
+        if violation >= self.tol and not self._trusted(violation):
+            self._evaluate()  # rounding may have moved f
+            violation = float(smo_kernels.kkt_violation(self.numbers))
         return solution_of(self.numbers, self.steps, violation, self.tol)
 
     def whole(self) -> float:
@@ -229,23 +228,20 @@ class BinarySolver:
         # The members of the last set, whether its newer half is at the end, and how many of them
         # have their kernel in the block of compiled rounds.
         self.last: tuple[np.ndarray, bool, int] = np.empty(0, np.intp), True, 0
-        # The number of sets so far, and of members that the last one changed.
-        self.sets = self.changed = 0
+        # The number of sets so far; of steps inside the last one, if Python made these (compiled
+        # rounds make fewer than members); and of members that it changed.
+        self.sets = self.inside = self.changed = 0
         self.creeping = False
         while True:
             compiled = self.kernel.keeping and self.rounds and self.rounds.needs_no_help()
             violation = self._compiled_rounds() if compiled else self._round()
             if violation is not None:
                 return violation
+            creeps = self.inside >= smo_kernels.CREEPING_STEPS_PER_MEMBER * self.size
+            self.creeping = creeps or self.sets >= smo_kernels.CREEPING_SETS
             if self.creeping:
                 self.rounds = None  # no more compiled rounds
                 self._go_ahead(int(_MAX_ROWS_AHEAD * self.changed))
-
-    def _note(self, steps: int, changed: int) -> None:
-        """Note steps inside the last set and how many members it changed."""
-        self.changed = changed
-        creeping = steps >= smo_kernels.CREEPING_STEPS_PER_MEMBER * self.size
-        self.creeping = creeping or self.sets >= smo_kernels.CREEPING_SETS
 
     def _compiled_rounds(self) -> float | None:
         """Rounds in one compiled call on this thread; the violation if the problem has ended."""
@@ -264,7 +260,7 @@ class BinarySolver:
         if outcome == round_kernels.LOOK:
             self.rounds = None
             return violation if violation < self.tol and self._trusted(self.tol) else None
-        self._note(0, len(changed))  # fewer steps than members, or Python would have made them
+        self.changed = len(changed)
         self.check(self.steps, np.inf)  # single sets are not reported, but all pairs may be stopped
         return None
 
@@ -301,7 +297,7 @@ class BinarySolver:
         self.squares += squares
         self.plane.add(self.beta, self.f)
         self.sets += 1
-        self._note(self.steps - before, len(changed))
+        self.inside, self.changed = self.steps - before, len(changed)
         return None
 
     def _go_ahead(self, most: int) -> None:
@@ -323,13 +319,6 @@ class BinarySolver:
         """Whether rounding of kernel values has moved f by little compared with the violation."""
         rounding = self.kernel.rounding
         return not rounding or rounding_is_small(rounding, self.squares, violation)
-
-    def judged(self, violation: float) -> float:
-        """The violation where steps have ended, from f in float64 if rounding may have moved it."""
-        if violation < self.tol or self._trusted(violation):
-            return violation
-        self._evaluate()
-        return float(smo_kernels.kkt_violation(self.numbers))
 
     def _evaluate(self) -> None:
         """f = y - K beta in float64; after the last time all values are float64."""
