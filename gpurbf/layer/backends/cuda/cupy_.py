@@ -22,9 +22,9 @@ import numpy as np
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import INSTALL, Backend, get_backend
-from gpurbf.layer.backends.blas.matmul import Gemm, shifted
+from gpurbf.layer.backends.blas.matmul import Gemm
 from gpurbf.layer.backends.cuda.cupy_kernels import epilogue, move_rows, write
-from gpurbf.layer.backends.cuda.device import Device, device_backend
+from gpurbf.layer.backends.cuda.device import Device, DeviceLayer, Memory, device_backend
 from gpurbf.layer.distance import Coefficients
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.stages import count, stage
@@ -79,12 +79,12 @@ def product_of(
     return Gemm(kind.name, kind, kind, 0, multiply)
 
 
-class CublasLayer:
-    """Centers C (m, n) as a product reads them: see `gpurbf.layer.backends.cuda.device`."""
+class CublasLayer(DeviceLayer):
+    """Centers C (m, n) as a product reads them."""
 
     def __init__(
         self,
-        xp: ModuleType,
+        memory: Memory,
         device: Device,
         C: Any,
         activation: Activation,
@@ -92,14 +92,10 @@ class CublasLayer:
         quantization: Quantization | None,
         tf32: bool = False,
     ) -> None:
-        self.xp, self.activation = xp, activation
-        self.dtype, (self.m, n), quantized = np.dtype(dtype), C.shape, quantization is not None
-        self.product = product_of(xp, self.dtype, n, quantized, tf32, device.tensor_floats)
-        self.arithmetic = self.product.arithmetic
-        d = shifted(C, activation.metric, self.dtype, quantization, self.product.shift)
-        self._row_terms, self._terms_dtype = d.terms.row, d.kind
-        self._shift = xp.empty(n, np.float32)
-        self._shift[...] = d.shift
+        how = C.shape[1], quantization is not None, tf32, device.tensor_floats
+        self.product = product_of(memory.xp, dtype, *how)
+        super().__init__(memory, device, C, activation, dtype, quantization, self.product.shift)
+        self.arithmetic, d = self.product.arithmetic, self.distance
         self.centers, self.column_terms = self._moved("centers", C, d.terms.column)
         self._epilogue = epilogue(activation, d.terms.alpha, d.factor, self.dtype)
         packed = self.centers.shape[1] * np.dtype(self.product.dtype).itemsize
@@ -117,11 +113,11 @@ class CublasLayer:
         width, rows = -(-n // inputs) * inputs, -(-N // group) * group
         parts = side if product.parts else None
         shape = N if side == "samples" else rows, width * (3 if parts else 1)
-        packed, terms = xp.empty(shape, product.dtype), xp.empty(N, self._terms_dtype)
-        move_rows(xp, A, self._shift, coefficients, packed, terms, parts)
+        packed, terms = xp.empty(shape, product.dtype), xp.empty(N, self.distance.kind)
+        move_rows(xp, A, self.shift, coefficients, packed, terms, parts)
         return packed, terms
 
-    def pack_weights(self, W: Any) -> Any:
+    def pack(self, W: Any) -> Any:
         """W (m, k) stored by output (k, m), so that a warp reads a row of it."""
         return self.xp.asarray(W.T, self.dtype, order="C")
 
@@ -129,7 +125,7 @@ class CublasLayer:
         """Write H (N, m) or H @ W (N, k) into ``out``; at most a chunk of products exists."""
         N, rows = len(X), self._chunk
         with stage("prepare", "samples shifted, norms"):
-            A, terms = self._moved("samples", X, self._row_terms)
+            A, terms = self._moved("samples", X, self.distance.terms.row)
             count(nbytes=X.nbytes + A.nbytes)
         P = self.xp.empty((min(N, rows), len(self.centers)), self.product.out_dtype)
         for start in range(0, N, rows):

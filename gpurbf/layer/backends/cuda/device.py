@@ -1,7 +1,7 @@
 """A backend on a GPU: memory within a budget, tiles that fit, copies from and to the host.
 
-A device backend supplies a layer for arrays on the device that works on the current stream
-(`OnDevice`). `DeviceLayer` extends it to arrays on the host or the device. All work is on the
+A device backend supplies a subclass of `DeviceLayer`, which evaluates arrays on the device on the
+current stream; `DeviceLayer` extends it to arrays on the host or the device. All work is on the
 caller's stream, one tile after the other. If samples and results are on the device, there is one
 tile if it fits, and the host does not wait. If samples are on the host, CuPy copies a tile through
 pinned memory while the device still computes the tile before.
@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import Backend
+from gpurbf.layer.backends.blas.matmul import shifted
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import is_resident
 from gpurbf.runtime.config import get_config
@@ -163,36 +165,43 @@ def _exhausted(memory: Memory, what: str) -> MemoryError:
     )
 
 
-class OnDevice(Protocol):
-    """A backend's layer on arrays of the device, a tile at a time, on the current stream.
+class DeviceLayer:
+    """A layer for arrays on the host or the device: see `gpurbf.layer.backends.PreparedLayer`.
 
-    All arrays that its methods take are CuPy's, except W, which may also be on the host; X (N, n)
-    is C-contiguous. ``row_bytes`` is the memory that a method takes per row of X, besides X and H.
-    ``arithmetic`` is the kind of its products. `DeviceLayer` applies profiles that are callables.
+    A backend's subclass has `evaluate` and `pack`, for arrays on the device, a tile at a time, on
+    the current stream. All arrays that they take are CuPy's, except W, which may also be on the
+    host; X (N, n) is C-contiguous. Profiles that are callables are applied here.
+
+    A subclass sets ``arithmetic``, the kind of its products, and ``row_bytes``, the memory that
+    `evaluate` takes per row of X, besides X and H.
     """
 
-    dtype: np.dtype
-    m: int
-    activation: Activation
     arithmetic: str
     row_bytes: int
 
-    def pack_weights(self, W: Any) -> Any:
+    def __init__(
+        self,
+        memory: Memory,
+        device: Device,
+        C: Any,
+        activation: Activation,
+        dtype: Any,
+        quantization: Quantization | None,
+        shift: int = 0,
+    ) -> None:
+        """Say how samples and centers C (m, n), on the device, are shifted; codes by ``shift``."""
+        self.memory, self.xp, self.device = memory, memory.xp, device
+        self.activation, self.dtype, (self.m, n) = activation, np.dtype(dtype), C.shape
+        self._profile = activation.profile if callable(activation.profile) else None
+        self.distance = shifted(C, activation.metric, self.dtype, quantization, shift)
+        self.shift = self.xp.empty(n, np.float32)
+        self.shift[...] = self.distance.shift
+
+    def pack(self, W: Any) -> Any:
         """W (m, k) as `evaluate` reads it, an array (k, m or more)."""
 
     def evaluate(self, X: Any, out: Any, W: Any = None) -> None:
         """Write H (N, m), or H @ W (N, k) for packed weights, into ``out``."""
-
-
-class DeviceLayer:
-    """A layer for arrays on the host or the device: see `gpurbf.layer.backends.PreparedLayer`."""
-
-    def __init__(self, memory: Memory, device: Device, layer: OnDevice) -> None:
-        self._memory, self._device, self._layer = memory, device, layer
-        self._profile = layer.activation.profile if callable(layer.activation.profile) else None
-        self.dtype = layer.dtype
-        apart = 2 * layer.m * self.dtype.itemsize if self._profile else 0
-        self._row_bytes = layer.row_bytes + apart
 
     def _tiled(
         self,
@@ -208,8 +217,9 @@ class DeviceLayer:
         A row takes ``more`` bytes in addition to the layer's needs. ``compute(rows of out, *rows of
         the sources)`` gets all its arguments on the device, and writes the first.
         """
-        memory, N, done = self._memory, len(sources[0]), 0
-        fits = (memory.free_bytes() - fixed) / (self._row_bytes + more)
+        memory, N, done = self.memory, len(sources[0]), 0
+        apart = 2 * self.m * self.dtype.itemsize if self._profile else 0
+        fits = (memory.free_bytes() - fixed) / (self.row_bytes + apart + more)
         if not all(A is None or is_resident(A) for A in (*sources, out)):
             fits = min(fits, max(_LEAST, _HOST_BYTES / max(1.0, more)))
         rows = int(max(1, min(N, fits, most)))
@@ -234,47 +244,46 @@ class DeviceLayer:
 
     def _write(self, W: Any, out: Any, X: Any) -> None:
         """Write H (N, m), or H @ W (N, k) unless W is None, into ``out``, on the device."""
-        layer = self._layer
-        if not (out.size and layer.m):
+        if not (out.size and self.m):
             out.fill(0)
             return
         with stage("hidden layer", "H" if W is None else "H @ W"):
             if W is not None and self._profile:
-                H = self._memory.xp.empty((len(X), layer.m), self.dtype)
+                H = self.xp.empty((len(X), self.m), self.dtype)
                 self._write(None, H, X)
                 out[...] = H @ W.T
             else:
-                layer.evaluate(X, out, W)
+                self.evaluate(X, out, W)
                 if self._profile:
                     out[...] = self._profile(out)
-                operations, nbytes = 2 * X.size * layer.m, X.nbytes + out.nbytes
-                count(operations=operations, kind=layer.arithmetic, nbytes=nbytes)
+                operations, nbytes = 2 * X.size * self.m, X.nbytes + out.nbytes
+                count(operations=operations, kind=self.arithmetic, nbytes=nbytes)
             if W is not None:
-                count(operations=2 * out.size * layer.m, kind=self.dtype.name)
+                count(operations=2 * out.size * self.m, kind=self.dtype.name)
 
     def activations(self, X: Any, out: Any) -> None:
         """Write H (N, m) into ``out``."""
-        with self._memory.allocator():
+        with self.memory.allocator():
             self._tiled(partial(self._write, None), _row_size(X) + _row_size(out), (X,), out)
 
     def pack_weights(self, W: Any) -> Any:
         """Output weights W (m, k), on the host or the device, as `matvec` takes them."""
-        with self._memory.allocator():
+        with self.memory.allocator():
             if self._profile is None and W.size:
-                return self._layer.pack_weights(W)
-            return self._memory.xp.asarray(W, self.dtype).T
+                return self.pack(W)
+            return self.xp.asarray(W, self.dtype).T
 
     def matvec(self, X: Any, W: Any) -> Any:
         """H @ W (N, k), on the host or the device, where X is."""
-        with self._memory.allocator():
-            S = (self._memory.xp if is_resident(X) else np).empty((len(X), W.shape[0]), self.dtype)
+        with self.memory.allocator():
+            S = (self.xp if is_resident(X) else np).empty((len(X), W.shape[0]), self.dtype)
             self._tiled(partial(self._write, W), _row_size(X) + _row_size(S), (X,), S)
             return S
 
     def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
         """Add HᵀH, unless ``sums.G`` is None, and HᵀT to sums on the device."""
-        xp, itemsize, (G, B, mean, _) = self._memory.xp, self.dtype.itemsize, sums
-        with self._memory.allocator():
+        xp, itemsize, (G, B, mean, _) = self.xp, self.dtype.itemsize, sums
+        with self.memory.allocator():
             add = partial(self._add_sums, sums._replace(mean=xp.asarray(mean)))
             if is_resident(X):
                 T, weights = xp.asarray(T), None if weights is None else xp.asarray(weights)
@@ -293,10 +302,10 @@ class DeviceLayer:
         """
         from cupy import cublas  # `import cupy` does not import it
 
-        xp, (G, B, mean, _grid) = self._memory.xp, sums
+        xp, (G, B, mean, _grid) = self.xp, sums
         H = xp.empty((len(X), len(B)), self.dtype)
         self._write(None, H, X)
-        kind = np.dtype(np.float64) if self._device.fast_doubles else H.dtype
+        kind = np.dtype(np.float64) if self.device.fast_doubles else H.dtype
         root = 1.0 if weights is None else xp.sqrt(weights)[:, None]
         move = _centered(xp)
         Z = move(H, mean, root, H if H.dtype == kind else xp.empty(H.shape, kind))
@@ -322,24 +331,24 @@ def _centered(xp: ModuleType) -> Any:
 
 
 def device_backend(
-    name: str, xp: ModuleType, device: Device, kernel: str, make: Callable[..., OnDevice],
+    name: str, xp: ModuleType, device: Device, kernel: str, make: Callable[..., DeviceLayer],
     precisions: tuple[str, ...] = (),
 ) -> Backend:  # fmt: skip
-    """The backend of ``make(xp, device, C, activation, dtype, quantization)``, C on the device."""
+    """The backend of ``make(memory, device, C, activation, …)``, a `DeviceLayer`'s subclass."""
     # Made when the backend is loaded: a process must not look for a GPU before it forks.
     memory = memory_of(xp)
 
     def prepare(C: Any, *rest: Any, **precision: bool) -> DeviceLayer:
         with memory.allocator():
             try:
-                layer = make(xp, device, xp.ascontiguousarray(xp.asarray(C)), *rest, **precision)
+                layer = make(memory, device, xp.asarray(C, order="C"), *rest, **precision)
             except xp.cuda.memory.OutOfMemoryError:
                 layer = None  # what it has made is freed before memory is counted
             if layer is None:
                 raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
             # Other streams will read the layer.
             xp.cuda.get_current_stream().synchronize()
-        return DeviceLayer(memory, device, layer)
+        return layer
 
     return Backend(
         name=name,

@@ -13,13 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import DOT, SQUARED, Activation, Epilogue, form, in_tile
+from gpurbf.layer.activation import DOT, SQUARED, Epilogue, form, in_tile
 from gpurbf.layer.backends import INSTALL, Backend, Tile, forced_tile
-from gpurbf.layer.backends.blas.matmul import shifted
 from gpurbf.layer.backends.cuda.cupy_ import find_gpu
 from gpurbf.layer.backends.cuda.cupy_kernels import move_rows
-from gpurbf.layer.backends.cuda.device import Device, device_backend
+from gpurbf.layer.backends.cuda.device import Device, DeviceLayer, Memory, device_backend
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 
@@ -46,26 +44,14 @@ class Packed(NamedTuple):
     given: tuple[Any, Any]
 
 
-class CudaTileLayer:
-    """Centers C (m, n) packed for the tiles: see `gpurbf.layer.backends.cuda.device.OnDevice`."""
+class CudaTileLayer(DeviceLayer):
+    """Centers C (m, n) packed for the tiles."""
 
-    def __init__(
-        self,
-        xp: ModuleType,
-        device: Device,
-        C: Any,
-        activation: Activation,
-        dtype: Any,
-        quantization: Quantization | None,
-    ) -> None:
-        (self.m, n), metric = C.shape, activation.metric
-        self.xp, self.device = xp, device
-        self.activation, self.dtype = activation, np.dtype(dtype)
+    def __init__(self, memory: Memory, device: Device, C: Any, *of_layer: Any) -> None:
         # Without quantization both sides are centered, or float32 loses its digits far from 0.
-        d, a = shifted(C, metric, self.dtype, quantization), activation
-        self._row_terms, self._terms_dtype, of_sum = d.terms.row, d.kind, form(a)
-        self._shift = xp.empty(n, np.float32)
-        self._shift[...] = d.shift
+        super().__init__(memory, device, C, *of_layer)
+        xp, n, a, d = self.xp, C.shape[1], self.activation, self.distance
+        metric, of_sum = a.metric, form(a)
         # Codes, unless their distances do not fit in 32 bits: float64 holds them.
         self.exact = d.kind == np.int32
         self._packed_dtype = np.dtype(np.uint8) if self.exact else d.kind
@@ -88,7 +74,7 @@ class CudaTileLayer:
         # Memory of a row besides the row itself: the packed row and its term.
         self.row_bytes = self._length * self._packed_dtype.itemsize + 16
         self._centers = self._made(self.m, self.m)
-        move_rows(xp, C, self._shift, d.terms.column, self._centers.rows, self._centers.terms)
+        move_rows(xp, C, self.shift, d.terms.column, self._centers.rows, self._centers.terms)
         self._samples = threading.local()
         # Arguments for out, weights and sums if a kernel ignores them.
         nothing = xp.empty((1, 1), self.dtype), xp.empty((1, 1), self.dtype), xp.empty((1, 1, 1))
@@ -97,7 +83,7 @@ class CudaTileLayer:
     def _made(self, N: int, n_terms: int) -> Packed:
         """Memory for N packed rows, in whole tiles, and their terms."""
         rows = self.xp.empty((-(-N // _PADDED) * _PADDED, self._length), self._packed_dtype)
-        terms = self.xp.empty(n_terms, self._terms_dtype)
+        terms = self.xp.empty(n_terms, self.distance.kind)
         words = rows.view(np.int32) if self.exact else rows
         return Packed(rows, terms, (cuda_api.argument(words), cuda_api.argument(terms)))
 
@@ -129,7 +115,8 @@ class CudaTileLayer:
         N = len(X)
         shape = self._choose(N)
         samples = self._packed_samples(N)
-        move_rows(self.xp, X, self._shift, self._row_terms, samples.rows, samples.terms[:N])
+        coefficients = self.distance.terms.row
+        move_rows(self.xp, X, self.shift, coefficients, samples.rows, samples.terms[:N])
         bands, columns = -(-N // shape.M), -(-self.m // shape.M)
         given = list(self._nothing)
         if W is None:
@@ -148,7 +135,7 @@ class CudaTileLayer:
         if W is not None:
             out[...] = sums.sum(axis=0)
 
-    def pack_weights(self, W: Any) -> Any:
+    def pack(self, W: Any) -> Any:
         """W (m, k) by outputs, as the tile takes it: (k, m') with zeros beyond m."""
         m, k = W.shape
         by_output = self.xp.zeros((k, -(-m // _PADDED) * _PADDED), self.dtype)

@@ -9,7 +9,7 @@ from benchmarks import _cuda_naive_kernels
 from gpurbf.layer.activation import DOT, SQUARED, Activation
 from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.blas import matmul
-from gpurbf.layer.backends.cuda.device import Device
+from gpurbf.layer.backends.cuda.device import Device, Memory
 from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, tile
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
 from tests import reference
@@ -30,7 +30,7 @@ def layer_of(
     """A layer of the tiles; its packing is CuPy's, which the stand-in plays."""
     device = Device("simulated", capability, processors)
     with forced(Tile(*shape)):
-        return CudaTileLayer(XP, device, XP.asarray(C), activation, dtype, quantization)
+        return CudaTileLayer(Memory(XP), device, XP.asarray(C), activation, dtype, quantization)
 
 
 def activations_of(X, C, activation, dtype=np.float64, quantization=None, **options):
@@ -108,7 +108,7 @@ def test_scores_are_the_outputs_times_weights(shape, capability, processors, k, 
     activation = Activation("euclidean", "gaussian", 3e-6)
     options = {"shape": shape, "capability": capability, "processors": processors}
     layer, S = layer_of(C, activation, dtype, PIXELS, **options), XP.full((35, k), np.nan, dtype)
-    layer.evaluate(XP.asarray(X), S, layer.pack_weights(XP.asarray(W)))
+    layer.evaluate(XP.asarray(X), S, layer.pack(XP.asarray(W)))
     exact = reference.hidden(X, C, *activation) @ W
     np.testing.assert_allclose(S.get(), exact, atol=200 * np.finfo(dtype).eps)
 
@@ -118,7 +118,7 @@ def test_shares_of_scores_are_added_in_float64():
     C, W, S = np.ones((70, 3), np.float32), np.zeros((70, 1)), XP.full((5, 1), np.nan, np.float32)
     W[[0, TINY.M, 2 * TINY.M], 0] = 2**24, 1, -(2**24)
     layer = layer_of(C, GAUSSIAN, np.float32, processors=64)
-    layer.evaluate(XP.asarray(C[:5]), S, layer.pack_weights(XP.asarray(W)))
+    layer.evaluate(XP.asarray(C[:5]), S, layer.pack(XP.asarray(W)))
     assert (S.get() == 1).all()
 
 
