@@ -142,22 +142,19 @@ def build_backend(xp: ModuleType, device: Device) -> Backend:
     backend = device_backend("cupy", xp, device, kernel, CublasLayer, ("tf32",))
 
     def prepare(C: Any, activation: Activation, *rest: Any, **precision: bool) -> Any:
-        # The Manhattan distance has no matrix product.
-        where = _tiles() if activation.metric == "manhattan" else backend
+        where = backend
+        if activation.metric == "manhattan":  # it has no matrix product
+            try:
+                where, _ = get_backend("numba-cuda")
+            except BackendUnavailable as error:
+                raise BackendUnavailable(
+                    "backend='cupy' evaluates metric='manhattan' with the tiles of 'numba-cuda', "
+                    f"which is not available ({error}). Install it, or use backend='numba' on the "
+                    "CPU."
+                ) from None
         return where.prepare(C, activation, *rest, **precision)
 
     return replace(backend, prepare=prepare)
-
-
-def _tiles() -> Backend:
-    """The `numba-cuda` backend, for metric="manhattan"."""
-    try:
-        return get_backend("numba-cuda")[0]
-    except BackendUnavailable as error:
-        raise BackendUnavailable(
-            "backend='cupy' evaluates metric='manhattan' with the tiles of 'numba-cuda', which is "
-            f"not available ({error}). Install it, or use backend='numba' on the CPU."
-        ) from None
 
 
 def find_gpu() -> tuple[ModuleType, Device]:
