@@ -8,7 +8,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba import amx, microkernel_table
-from gpurbf.layer.backends.numba.microkernels import KINDS, LANES, OPERATIONS, compile_for, loop
+from gpurbf.layer.backends.numba.microkernels import LANES, compile_for, loop
 from gpurbf.runtime.jit.caching import cached_cfunc
 
 _i64 = ir.IntType(64)
@@ -16,8 +16,8 @@ _i64 = ir.IntType(64)
 
 def operations_a_step(name):
     """Multiplications and additions (or differences and additions) in one step of the loop."""
-    layout = microkernel_table.LAYOUTS[name]
-    return 2 * layout.rows * layout.panels * LANES * layout.x_group
+    kind = microkernel_table.KINDS[name]
+    return 2 * kind.rows * kind.panels * LANES * kind.operation.group
 
 
 def _tile_loop(builder, steps):
@@ -41,8 +41,8 @@ def register_loop(typing_context, name, steps, data):
         if name.literal_value == "dot_amx":
             _tile_loop(builder, steps)
             return context.get_dummy_value()
-        kind = KINDS[name.literal_value]
-        operation = OPERATIONS[kind.operation]
+        kind = microkernel_table.KINDS[name.literal_value]
+        operation = kind.operation
         compile_for(builder, kind.target)
         inputs = ir.VectorType(operation.operand, kind.width)
         totals = ir.VectorType(operation.total, kind.width * operation.rows)

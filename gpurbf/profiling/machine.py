@@ -145,7 +145,7 @@ def compute(kind: str, xp: ModuleType = np) -> float | None:
         tasks = itertools.product(("dot", "manhattan"), ("uint8", "float32", "float64"))
         for task, dtype in (*tasks, ("gram", "int16")):
             name = kernel_for(task, dtype, kernel)
-            own = microkernel_table.LAYOUTS[name].arithmetic == kind
+            own = microkernel_table.KINDS[name].operation.arithmetic == kind
             if own and not name.endswith("_generic"):  # the generic kernels have no such loop
                 return peak(name)
     return product_rate(kind, xp) if kind in ("float32", "float64") else None

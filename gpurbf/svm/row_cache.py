@@ -192,7 +192,7 @@ class Rounds:
                 )
                 evaluated, stepped, subtracted = work
                 operations = self._operations * evaluated
-                count(operations=operations, kind=self._layer.layout.arithmetic)
+                count(operations=operations, kind=self._layer.kind.operation.arithmetic)
                 count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
             if outcome != round_kernels.GROW:
                 return outcome, inside, state

@@ -188,7 +188,7 @@ def test_the_inner_loop_is_the_instruction_meant_and_spills_nothing(name):
     meant, kind = (X86 | ARM)[name], KINDS[name]
     inner = inner_loop(written(name), meant, name in ARM)
     lanes = matvec_kernels.PARTS if name in matvec_kernels.KINDS else LANES
-    sums = kind.rows * kind.panels * lanes // (kind.width * OPERATIONS[kind.operation].rows)
+    sums = kind.rows * kind.panels * lanes // (kind.width * kind.operation.rows)
     sums *= 2 if name == "gram16_neon" else 1  # products of pairs
     # LLVM takes two steps of a short loop at a time.
     assert len(re.findall(meant, inner)) in (sums, 2 * sums)

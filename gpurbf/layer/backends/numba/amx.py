@@ -16,7 +16,6 @@ from llvmlite import ir
 
 from gpurbf.layer.backends.numba.microkernels import BLOCK, instruction, loop, place_of, pointer_to
 
-ROWS, PANELS, GROUP = 32, 2, 64  # of a block; inputs a step
 TILE = 1024  # bytes of a tile register
 
 # What `enter` loads: palette 1, eight tiles of 16 rows × 64 bytes.

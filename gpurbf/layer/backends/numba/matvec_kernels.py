@@ -38,7 +38,7 @@ _BLOCKS = {
     "partial": ((4, 5), (1, 5), (1, 2), (2, 3)),
     "single": ((12, 1), (4, 1), (2, 1), (4, 1)),
 }
-_OPERATIONS = {32: "multiply_widened", 64: "multiply_float64"}
+_OPERATIONS = {32: OPERATIONS["multiply_widened"], 64: OPERATIONS["multiply_float64"]}
 KINDS = {
     f"{name}{bits}_{vectors}": Kind(
         operation, size // 8, *block, BLOCK * bits // 8, target=TARGETS.get(vectors)
@@ -52,7 +52,7 @@ PARTS = 8  # partial sums of an output
 
 def build(builder, kind, h, w, w_stride, steps, sums, sums_stride):
     """Write the loop over `steps` · 8 centers, which continues the sums in memory."""
-    operation = OPERATIONS[kind.operation]
+    operation = kind.operation
     given = ir.VectorType(operation.operand, kind.width)
     vector = ir.VectorType(operation.total, kind.width)
     h_size, size = byte_size(operation.operand), byte_size(operation.total)

@@ -2,28 +2,14 @@
 
 from typing import NamedTuple
 
-import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba import amx, matvec_kernels, microkernels
-from gpurbf.layer.backends.numba.microkernels import OPERATIONS, PRODUCTS, compile_for
+from gpurbf.layer.backends.numba.microkernels import OPERATIONS, Kind, compile_for
 from gpurbf.runtime.jit import caching
 from gpurbf.runtime.lazy import once
-
-
-class Layout(NamedTuple):
-    """How a micro-kernel wants its operands (see `microkernels`), and what it computes with."""
-
-    rows: int  # of a panel of samples
-    panels: int  # of centers a call
-    x_dtype: np.dtype
-    x_group: int  # inputs a step; they are padded to a multiple of this
-    c_dtype: np.dtype
-    c_group: int
-    out_dtype: np.dtype
-    arithmetic: str
 
 
 class Kernel(NamedTuple):
@@ -34,19 +20,10 @@ class Kernel(NamedTuple):
     strip: int
 
 
-def _layout(kind):
-    of = OPERATIONS[kind.operation]
-    x, c, out = (np.dtype(number) for number in (of.x, of.c, of.out))
-    return Layout(kind.rows, kind.panels, x, of.group, c, of.group, out, of.arithmetic)
-
-
-# By the name of the kernel, which need not be compiled for it.
-_KINDS = microkernels.KINDS | matvec_kernels.KINDS
-LAYOUTS = {name: _layout(kind) for name, kind in _KINDS.items()}
-_u8, _s8, _s32 = np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.int32)
-LAYOUTS["dot_amx"] = Layout(amx.ROWS, amx.PANELS, _s8, amx.GROUP, _u8, 4, _s32, PRODUCTS)
-
-
+KINDS = microkernels.KINDS | matvec_kernels.KINDS
+# 64 inputs of a row are a step; centers are packed as for the other kernel of such bytes.
+_BYTES = OPERATIONS["vpdpbusd"]._replace(group=64, c_group=4)
+KINDS["dot_amx"] = Kind(_BYTES, width=16, rows=32, panels=2)
 _AMX = {"dot_amx": amx.dot, "enter_amx": amx.enter, "leave_amx": amx.leave}
 
 
@@ -55,7 +32,7 @@ def write(builder, name, *arguments):
     if name in _AMX:
         _AMX[name](builder, *arguments)
         return
-    kind = _KINDS[name]
+    kind = KINDS[name]
     compile_for(builder, kind.target)
     module = matvec_kernels if name in matvec_kernels.KINDS else microkernels
     module.build(builder, kind, *arguments)
@@ -80,7 +57,7 @@ def _function(name):
         def function(config):
             _written(name, config)
 
-    elif name == "dot_amx" or _KINDS[name].listed:
+    elif KINDS[name].listed:
 
         def function(x, places, c, c_stride, steps, out, begun):  # type: ignore[misc]
             _written(name, x, places, c, c_stride, steps, out, begun)
@@ -111,7 +88,7 @@ def address(name):
 
 def kernel(name):
     """The kernel `name`, as loops call it."""
-    return Kernel(address(name), LAYOUTS[name].rows, LAYOUTS[name].panels)
+    return Kernel(address(name), KINDS[name].rows, KINDS[name].panels)
 
 
 def padded(count, multiple):

@@ -51,88 +51,6 @@ DOTPROD = Target("generic", "+neon,+dotprod")
 I8MM = Target("generic", "+neon,+dotprod,+i8mm,+slow-paired-128")
 
 
-class Kind(NamedTuple):
-    """The operation of a micro-kernel and the shape of its block of registers."""
-
-    operation: str  # a key of OPERATIONS
-    width: int  # sums a vector register
-    rows: int
-    panels: int
-    row_stride: int = 0  # bytes in x from row to row and from step to step; 0: x is packed
-    step_stride: int = 0
-    target: Target | None = None  # None: the CPU at hand
-    run: int = 0  # steps that are summed before they are added to `out`; 0: all of them
-    by_lane: bool = False  # rows are side by side in x: they are loaded as vectors
-    ld1x4: bool = False  # ARM: a panel of centers is one load, fewer operations than pairs
-
-    @property
-    def listed(self):
-        """Whether the kernel takes a list of its steps."""
-        return not self.row_stride
-
-
-# Bytes of a vector register, and the target of kernels that are named by it.
-VECTORS = {"avx512": 64, "avx2": 32, "generic": 16, "neon": 16}
-TARGETS = {"avx2": AVX2, "neon": DOTPROD}
-# Rows and panels of the blocks of floats, in the order of VECTORS.
-_BLOCKS = {
-    ("dot", 32): ((12, 2), (6, 1), (4, 1), (6, 1)),
-    ("dot", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
-    ("manhattan", 32): ((12, 2), (4, 1), (4, 1), (2, 1)),
-    ("manhattan", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
-    ("score", 32): ((12, 1), (6, 1), (4, 1), (6, 1)),
-    ("score", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
-    ("gram", 32): ((8, 2), (4, 1), (4, 1), (4, 1)),
-    ("gram", 64): ((8, 1), (2, 1), (2, 1), (2, 1)),
-}
-# Of each task with floats: the operation, steps of a run of float32 sums (0: all), and numbers in x
-# from row to row and from step to step (0: x is packed).
-_OF_TASKS = {
-    "dot": ("multiply", 128, 0, 0),
-    "manhattan": ("difference", 128, 0, 0),
-    "score": ("multiply", 64, BLOCK, 1),
-    "gram": ("multiply", 0, 1, LANES),
-}
-
-
-def _of_floats(task, bits, vectors, rows, panels):
-    """The kind of a task's kernel of float32 or float64."""
-    operation, run, row_stride, step_stride = _OF_TASKS[task]
-    size, arm = bits // 8, vectors == "neon"
-    return Kind(
-        f"{operation}_float{bits}", VECTORS[vectors] // size, rows, panels,
-        row_stride * size, step_stride * size, TARGETS.get(vectors), run if bits == 32 else 0,
-        by_lane=arm and task in ("dot", "gram"), ld1x4=arm and bits == 32,
-    )  # fmt: skip
-
-
-# dot…        integer products of quantization codes, float32 and float64 products
-# manhattan…  sums of absolute differences, likewise
-# score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
-# gram…       HᵀH: both operands are panels of 16 columns of H; gram16 takes pairs of 16-bit rows
-KINDS = {
-    "dot_avx512vnni": Kind("vpdpbusd", 16, 12, 2),
-    "dot_avxvnni": Kind("vpdpbusd", 8, 6, 1, target=AVXVNNI),
-    "dot_avx2": Kind("vpmaddwd256", 8, 6, 1, target=AVX2),
-    "dot_generic": Kind("multiply_int16", 4, 4, 1),
-    "dot_i8mm": Kind("ummla", 2, 6, 1, target=I8MM),
-    "dot_dotprod": Kind("udot", 4, 6, 1, target=DOTPROD, by_lane=True, ld1x4=True),
-    "manhattan_avx512": Kind("vpsadbw", 8, 12, 1),
-    "manhattan_avx2": Kind("vpsadbw", 4, 2, 1, target=AVX2),
-    "manhattan_generic": Kind("difference_uint8", 16, 4, 1),
-    "manhattan_neon": Kind("uabd_udot", 4, 4, 1, target=DOTPROD),
-    "gram16_avx512vnni": Kind("vpdpwssd", 16, 8, 2, 4, 4 * LANES),
-    "gram16_avxvnni": Kind("vpdpwssd", 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
-    "gram16_avx2": Kind("vpmaddwd_pairs", 8, 4, 1, 4, 4 * LANES, target=AVX2),
-    "gram16_generic": Kind("multiply_pairs", 4, 4, 1, 4, 4 * LANES),
-    "gram16_neon": Kind("smlal_pairs", 4, 4, 1, 4, 4 * LANES, target=DOTPROD, by_lane=True),
-} | {
-    f"{task}{bits}_{vectors}": _of_floats(task, bits, vectors, *block)
-    for (task, bits), blocks in _BLOCKS.items()
-    for vectors, block in zip(VECTORS, blocks)
-}
-
-
 def compile_for(builder, target):
     """Mark the function at hand for the target of its kernel, if that has one."""
     if target is not None:
@@ -251,24 +169,25 @@ class Operation(NamedTuple):
     total: ir.Type
     result: ir.Type
     group: int
-    x: type  # dtype of rows (codes minus 128 if it is int8); c: of centers
-    c: type
+    x: np.dtype  # of rows (codes minus 128 if it is int8); c: of centers
+    c: np.dtype
     arithmetic: str  # its name in profiles and ceilings
     rows: int = 1  # in a vector of x; 1: the vector holds copies of one row
     word: ir.Type | None = None  # the type of lanes of x, if not `operand`
+    c_group: int = 0  # inputs of a center that lie together, if not `group`
 
     @property
     def out(self):
-        """The type of the sums."""
-        return self.c if issubclass(self.c, np.floating) else np.int32
+        """The dtype of the sums."""
+        return self.c if self.c.kind == "f" else np.dtype(np.int32)
 
 
 _i8, _i16, _i32, _i64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _f32, _f64 = ir.FloatType(), ir.DoubleType()
-_u8, _s8, _s16 = np.uint8, np.int8, np.int16
-_singles = (_f32, _f32, _f32, 1, np.float32, np.float32)
-_doubles = (_f64, _f64, _f64, 1, np.float64, np.float64)
-_widened = (_f32, _f64, _f64, 1, np.float32, np.float64)
+_u8, _s8, _s16, _single, _double = map(np.dtype, ("u1", "i1", "i2", "f4", "f8"))
+_singles = (_f32, _f32, _f32, 1, _single, _single)
+_doubles = (_f64, _f64, _f64, 1, _double, _double)
+_widened = (_f32, _f64, _f64, 1, _single, _double)
 PAIRS = "16-bit products"
 PRODUCTS, DIFFERENCES = "8-bit products", "8-bit differences"
 OPERATIONS = {
@@ -289,6 +208,90 @@ OPERATIONS = {
     "difference_uint8": Operation(_difference_uint8, _i8, _i32, _i32, 1, _u8, _u8, DIFFERENCES),
     "difference_float32": Operation(_difference_float, *_singles, "float32 differences"),
     "difference_float64": Operation(_difference_float, *_doubles, "float64 differences"),
+}
+
+
+class Kind(NamedTuple):
+    """The operation of a micro-kernel and the shape of its block of registers."""
+
+    operation: Operation
+    width: int  # sums a vector register
+    rows: int
+    panels: int
+    row_stride: int = 0  # bytes in x from row to row and from step to step; 0: x is packed
+    step_stride: int = 0
+    target: Target | None = None  # None: the CPU at hand
+    run: int = 0  # steps that are summed before they are added to `out`; 0: all of them
+    by_lane: bool = False  # rows are side by side in x: they are loaded as vectors
+    ld1x4: bool = False  # ARM: a panel of centers is one load, fewer operations than pairs
+
+    @property
+    def listed(self):
+        """Whether the kernel takes a list of its steps."""
+        return not self.row_stride
+
+
+# Bytes of a vector register, and the target of kernels that are named by it.
+VECTORS = {"avx512": 64, "avx2": 32, "generic": 16, "neon": 16}
+TARGETS = {"avx2": AVX2, "neon": DOTPROD}
+# Rows and panels of the blocks of floats, in the order of VECTORS.
+_BLOCKS = {
+    ("dot", 32): ((12, 2), (6, 1), (4, 1), (6, 1)),
+    ("dot", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
+    ("manhattan", 32): ((12, 2), (4, 1), (4, 1), (2, 1)),
+    ("manhattan", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
+    ("score", 32): ((12, 1), (6, 1), (4, 1), (6, 1)),
+    ("score", 64): ((12, 1), (2, 1), (2, 1), (2, 1)),
+    ("gram", 32): ((8, 2), (4, 1), (4, 1), (4, 1)),
+    ("gram", 64): ((8, 1), (2, 1), (2, 1), (2, 1)),
+}
+# Of each task with floats: the operation, steps of a run of float32 sums (0: all), and numbers in x
+# from row to row and from step to step (0: x is packed).
+_OF_TASKS = {
+    "dot": ("multiply", 128, 0, 0),
+    "manhattan": ("difference", 128, 0, 0),
+    "score": ("multiply", 64, BLOCK, 1),
+    "gram": ("multiply", 0, 1, LANES),
+}
+
+
+def _of_floats(task, bits, vectors, rows, panels):
+    """The kind of a task's kernel of float32 or float64."""
+    operation, run, row_stride, step_stride = _OF_TASKS[task]
+    size, arm = bits // 8, vectors == "neon"
+    return Kind(
+        OPERATIONS[f"{operation}_float{bits}"], VECTORS[vectors] // size, rows, panels,
+        row_stride * size, step_stride * size, TARGETS.get(vectors), run if bits == 32 else 0,
+        by_lane=arm and task in ("dot", "gram"), ld1x4=arm and bits == 32,
+    )  # fmt: skip
+
+
+# dot…        integer products of quantization codes, float32 and float64 products
+# manhattan…  sums of absolute differences, likewise
+# score…      products with 16 columns of W, whose x is a tile of activations (BLOCK columns wide)
+# gram…       HᵀH: both operands are panels of 16 columns of H; gram16 takes pairs of 16-bit rows
+KINDS = {
+    "dot_avx512vnni": Kind(OPERATIONS["vpdpbusd"], 16, 12, 2),
+    "dot_avxvnni": Kind(OPERATIONS["vpdpbusd"], 8, 6, 1, target=AVXVNNI),
+    "dot_avx2": Kind(OPERATIONS["vpmaddwd256"], 8, 6, 1, target=AVX2),
+    "dot_generic": Kind(OPERATIONS["multiply_int16"], 4, 4, 1),
+    "dot_i8mm": Kind(OPERATIONS["ummla"], 2, 6, 1, target=I8MM),
+    "dot_dotprod": Kind(OPERATIONS["udot"], 4, 6, 1, target=DOTPROD, by_lane=True, ld1x4=True),
+    "manhattan_avx512": Kind(OPERATIONS["vpsadbw"], 8, 12, 1),
+    "manhattan_avx2": Kind(OPERATIONS["vpsadbw"], 4, 2, 1, target=AVX2),
+    "manhattan_generic": Kind(OPERATIONS["difference_uint8"], 16, 4, 1),
+    "manhattan_neon": Kind(OPERATIONS["uabd_udot"], 4, 4, 1, target=DOTPROD),
+    "gram16_avx512vnni": Kind(OPERATIONS["vpdpwssd"], 16, 8, 2, 4, 4 * LANES),
+    "gram16_avxvnni": Kind(OPERATIONS["vpdpwssd"], 8, 4, 1, 4, 4 * LANES, target=AVXVNNI),
+    "gram16_avx2": Kind(OPERATIONS["vpmaddwd_pairs"], 8, 4, 1, 4, 4 * LANES, target=AVX2),
+    "gram16_generic": Kind(OPERATIONS["multiply_pairs"], 4, 4, 1, 4, 4 * LANES),
+    "gram16_neon": Kind(
+        OPERATIONS["smlal_pairs"], 4, 4, 1, 4, 4 * LANES, target=DOTPROD, by_lane=True
+    ),
+} | {
+    f"{task}{bits}_{vectors}": _of_floats(task, bits, vectors, *block)
+    for (task, bits), blocks in _BLOCKS.items()
+    for vectors, block in zip(VECTORS, blocks)
 }
 
 
@@ -335,7 +338,7 @@ def build(builder, kind, *arguments):
     """Write the loop over the steps and the store of the sums, once or for each run."""
     if kind.listed:
         x, places, c, c_stride, steps, out, begun = arguments
-        out_stride = _i64(BLOCK * byte_size(OPERATIONS[kind.operation].result))
+        out_stride = _i64(BLOCK * byte_size(kind.operation.result))
     else:
         x, c, c_stride, steps, out, out_stride = arguments
         places = begun = _i64(0)
@@ -366,7 +369,7 @@ def build(builder, kind, *arguments):
 
 def _zeros(kind):
     """The sums of no step, row by row."""
-    operation = OPERATIONS[kind.operation]
+    operation = kind.operation
     totals = ir.VectorType(operation.total, kind.width * operation.rows)
     n_sums = kind.rows // operation.rows * kind.panels * LANES // kind.width
     return [ir.Constant(totals, None)] * n_sums
@@ -397,7 +400,7 @@ def _sum(builder, kind, x, places, c, c_stride, steps, before):
 
     Returns the sums, and the addresses where the next steps begin: of x, places and c.
     """
-    operation = OPERATIONS[kind.operation]
+    operation = kind.operation
     inputs = ir.VectorType(operation.operand, kind.width)
     n_rows, n_sums = kind.rows // operation.rows, kind.panels * LANES // kind.width
 
@@ -450,7 +453,7 @@ def _vectors(builder, kind, address, inputs):
 
 def _rows(builder, kind, address):
     """The vectors of x at a step, one after the other: copies of a row's inputs, or some rows."""
-    operation = OPERATIONS[kind.operation]
+    operation = kind.operation
     operand, size, back = operation.operand, byte_size(operation.operand), 0
     if kind.target == DOTPROD and kind.step_stride and (kind.ld1x4 or not kind.by_lane):
         # Rows are addressed backwards from the next step's address. Otherwise LLVM uses loads that
@@ -503,7 +506,7 @@ def _store(builder, kind, rows, out, out_stride, *, add=False):
 
 def _row_of_out(builder, kind, out, out_stride, row, n):
     """Pointers to the n vectors of a row of `out`, each with its alignment."""
-    operation = OPERATIONS[kind.operation]
+    operation = kind.operation
     results = ir.VectorType(operation.result, kind.width * operation.rows)
     size = byte_size(operation.result)
     line = builder.add(out, builder.mul(out_stride, _i64(row)))

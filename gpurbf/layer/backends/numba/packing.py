@@ -166,7 +166,7 @@ def packing_of(shift, coefficients, rows, width, group, dtype, terms):
     return Packing(shift, sizes, line, word, np.dtype(terms))
 
 
-def strips_of(layout, width, n_strips, sparse):
+def strips_of(kind, width, n_strips, sparse):
     """Which steps of a micro-kernel each strip of centers, of ``width`` inputs, takes: all of them.
 
     If the centers are sparse, each has its own places, for `leave_out`.
@@ -178,14 +178,15 @@ def strips_of(layout, width, n_strips, sparse):
     places : int32 array
         Byte offsets of steps in a panel of rows.
     """
-    n_steps = width // layout.x_group
+    of = kind.operation
+    n_steps = width // of.group
     strips, places = np.zeros((n_strips, 3), np.intp), np.arange(n_steps, dtype=np.int32)
-    places *= layout.rows * layout.x_group * layout.x_dtype.itemsize
+    places *= kind.rows * of.group * of.x.itemsize
     if sparse:
         strips[:, 0] = np.arange(n_strips) * n_steps
         places = np.tile(places, n_strips)
     strips[:, 1] = n_steps
-    strips[:, 2] = np.arange(n_strips) * (layout.panels * LANES * width * layout.c_dtype.itemsize)
+    strips[:, 2] = np.arange(n_strips) * (kind.panels * LANES * width * of.c.itemsize)
     return strips, places
 
 

@@ -25,7 +25,7 @@ from gpurbf.runtime.threads import parallel_for, parallel_rows, planned_threads
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
-    from gpurbf.layer.backends.numba.microkernel_table import Layout
+    from gpurbf.layer.backends.numba.microkernels import Kind
     from gpurbf.layer.backends.numba.packing import Packing
 
 activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
@@ -79,9 +79,10 @@ class TileLayer(ByTiles):
         task = "manhattan" if metric == "manhattan" else "dot"
         inputs = np.uint8 if integers else np.float64 if self.codes else self.dtype
         name = cpu_kernel.kernel_for(task, inputs, kernel)
-        layout: Layout = microkernel_table.LAYOUTS[name]
-        width: int = microkernel_table.padded(n, layout.x_group)
-        self.layout, self.width = layout, width
+        kind: Kind = microkernel_table.KINDS[name]
+        of = kind.operation
+        width: int = microkernel_table.padded(n, of.group)
+        self.kind, self.width = kind, width
         # Without quantization both sides are centered, or float32 loses its digits far from 0.
         centered = not self.codes and metric == "euclidean" and len(among) > 0
         usual = None if metric == "manhattan" else usual_inputs(among, centered)
@@ -89,11 +90,11 @@ class TileLayer(ByTiles):
         wide = np.int32 if integers else np.float64
         # With a quantization, codes of rows become signed if the kernel needs it. All sums are
         # modulo 2³², and so is the result.
-        signed = 128 if integers and layout.x_dtype == np.int8 else 0
+        signed = 128 if integers and of.x == np.int8 else 0
         shift = shift_of(among, usual) if centered else np.full(n, signed, wide)
         terms = terms_of(metric, n, quantization, s=signed)
-        rows = layout.rows, width, layout.x_group, layout.x_dtype, layout.out_dtype
-        centers = microkernels.LANES, width, layout.c_group, layout.c_dtype, layout.out_dtype
+        rows = kind.rows, width, of.group, of.x, of.out
+        centers = microkernels.LANES, width, of.c_group or of.group, of.c, of.out
         self.row_packing: Packing = packing.packing_of(shift, terms.row, *rows)
         own_shift = shift if centered else np.zeros(n, wide)
         self.packing: Packing = packing.packing_of(own_shift, terms.column, *centers)
@@ -103,33 +104,30 @@ class TileLayer(ByTiles):
             names = "dot_amx", "enter_amx", "leave_amx"
             configuration = amx.CONFIGURATION.ctypes.data
             self._addresses = *map(microkernel_table.address, names), configuration
-        self._finish = activation_kernels.finish_address(
-            layout.out_dtype, layout.out_dtype, self.dtype
-        )
+        self._finish = activation_kernels.finish_address(of.out, of.out, self.dtype)
         rule = epilogue_of(activation, terms.alpha, unit(metric, quantization), self.dtype)
         self._epilogue = activation_kernels.rule_words(rule, microkernels.BLOCK, microkernels.BLOCK)
-        self.block = _block(layout, width, forced_tile().M)
+        self.block = _block(kind, width, forced_tile().M)
         self._pack(_typed(C, self.codes), None)
 
     def _pack(self, C: np.ndarray, chosen: np.ndarray | None) -> None:
         """Make C, or C[chosen], the centers."""
-        layout, self.m = self.layout, len(C if chosen is None else chosen)
-        strip = microkernels.LANES * layout.panels
+        kind, of, self.m = self.kind, self.kind.operation, len(C if chosen is None else chosen)
+        strip = microkernels.LANES * kind.panels
         size = microkernel_table.padded(self.m, strip)
-        panels = self._panels = packing.aligned((size * self.width,), layout.c_dtype)
-        terms = self._terms = np.empty(size, layout.out_dtype)
-        self._strips, self._places = packing.strips_of(
-            layout, self.width, size // strip, self.sparse
-        )
+        panels = self._panels = packing.aligned((size * self.width,), of.c)
+        terms = self._terms = np.empty(size, of.out)
+        given = kind, self.width, size // strip, self.sparse
+        self._strips, self._places = packing.strips_of(*given)
         layer_words = driver.LayerWords(
             *self._addresses,
-            layout.rows,
+            kind.rows,
             self.row_packing.sizes.ctypes.data,
             self.row_packing.shift.ctypes.data,
-            layout.rows * self.width * layout.x_dtype.itemsize,
-            microkernels.LANES * layout.x_group * panels.itemsize,
-            self.width // layout.x_group,
-            _part(layout, self.width // layout.x_group),
+            kind.rows * self.width * of.x.itemsize,
+            microkernels.LANES * of.group * panels.itemsize,
+            self.width // of.group,
+            _part(kind, self.width // of.group),
             strip,
             panels.ctypes.data,
             self._strips.ctypes.data,
@@ -142,7 +140,7 @@ class TileLayer(ByTiles):
         )
         self._layer_words = array("q", layer_words)
         self._pack_centers(C, chosen, 0, self.m)
-        self.density = float(self._strips[:, 1].mean()) * layout.x_group / self.width
+        self.density = float(self._strips[:, 1].mean()) * of.group / self.width
 
     def _pack_centers(self, C: np.ndarray, chosen: np.ndarray | None, begin: int, end: int) -> None:
         """Pack centers begin … end of C, or of C[chosen]; see `packing.pack_centers`."""
@@ -235,7 +233,7 @@ class TileLayer(ByTiles):
         useful = 1 + work // _MIN_BYTES_PER_THREAD
         n_threads = min(planned_threads(), useful) if useful > 1 else 1
         n_tasks = n_threads * -(-n // (2 * self.block * n_threads))
-        step = math.lcm(self.layout.rows, consumer.together)
+        step = math.lcm(self.kind.rows, consumer.together)
         rows = -(-n // (n_tasks * step)) * step
         block = min(self.block, rows)  # few rows need little scratch memory
 
@@ -256,7 +254,7 @@ class TileLayer(ByTiles):
             results = consumer.arrays["scores"].nbytes if fused else n * m * self.dtype.itemsize
             count(
                 operations=int(2 * n * m * X.shape[1] * self.density),
-                kind=self.layout.arithmetic,
+                kind=self.kind.operation.arithmetic,
                 nbytes=n * X.shape[1] * X.itemsize + panels.nbytes + results,
             )
             if fused:
@@ -267,8 +265,8 @@ class TileLayer(ByTiles):
     ) -> tuple[array[int], int]:
         """The `driver.CallWords` as an array, and the bytes of memory that each thread needs."""
         sizes = self._terms.itemsize, self.dtype.itemsize
-        row_bytes = self.width * self.layout.x_dtype.itemsize
-        *places, n_bytes = _places(self.layout.rows, row_bytes, *sizes, block, consumer.sums)
+        row_bytes = self.width * self.kind.operation.x.itemsize
+        *places, n_bytes = _places(self.kind.rows, row_bytes, *sizes, block, consumer.sums)
         call_words = driver.CallWords(
             self.row_packing.address(X.dtype),
             X.ctypes.data,
@@ -293,18 +291,18 @@ def epilogue_of(activation: Activation, alpha: int, factor: float, dtype: np.dty
     return Epilogue(alpha, factor, form(a), profile, a.gamma, a.coef0, a.degree)
 
 
-def _block(layout: Layout, width: int, wanted: int | None) -> int:
+def _block(kind: Kind, width: int, wanted: int | None) -> int:
     """Rows that are packed at a time: the ``wanted`` number, or a good one."""
-    row_bytes = width * layout.x_dtype.itemsize
+    row_bytes = width * kind.operation.x.itemsize
     most = min(wanted or _BLOCK_ROWS, _MAX_BLOCK_BYTES // row_bytes)
-    least = max(consumers.CHUNK, layout.rows)
+    least = max(consumers.CHUNK, kind.rows)
     return max(least, most // least * least)
 
 
-def _part(layout: Layout, steps: int) -> int:
+def _part(kind: Kind, steps: int) -> int:
     """Steps of the inputs that are taken at a time: of very many floats, a part."""
-    step_bytes = microkernels.LANES * layout.panels * layout.c_dtype.itemsize
-    if not np.issubdtype(layout.out_dtype, np.floating) or steps * step_bytes <= _WIDE_BYTES:
+    step_bytes = microkernels.LANES * kind.panels * kind.operation.c.itemsize
+    if kind.operation.out.kind != "f" or steps * step_bytes <= _WIDE_BYTES:
         return steps
     return _PART_BYTES // step_bytes // _RUN * _RUN
 
@@ -346,9 +344,9 @@ class TilesAmong:
     ) -> None:
         layer = TileLayer(X[:1], activation, dtype, quantization, among=X)
         self._X, self._blank = _typed(X, layer.codes), layer  # which evaluates nothing itself
-        if layer.codes or X.dtype == layer.layout.x_dtype:
+        if layer.codes or X.dtype == layer.kind.operation.x:
             return
-        source, Z = self._X, np.empty(X.shape, layer.layout.x_dtype)
+        source, Z = self._X, np.empty(X.shape, layer.kind.operation.x)
         shift = layer.packing.shift[: X.shape[1]]
 
         def task(rows: slice) -> None:
@@ -367,7 +365,7 @@ class TilesAmong:
         changed, and these are whole strips.
         """
         if before is not None and fresh is not None and len(chosen) == before.m:
-            strip = microkernels.LANES * before.layout.panels
+            strip = microkernels.LANES * before.kind.panels
             if fresh.start % strip == fresh.stop % strip == 0:
                 before._pack_centers(self._X, chosen, fresh.start, fresh.stop)
                 return before
