@@ -16,7 +16,7 @@ from gpurbf.data.samples import FORCED, Samples, by_row, quantizations_of, quant
 from gpurbf.layer import sparse
 from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
-from gpurbf.layer.backends.numba.gram import Grid, Sums
+from gpurbf.layer.backends.numba.gram import Grid, Sums, add_rounded
 from gpurbf.layer.sparse import SparseProductLayer
 from gpurbf.runtime.arrays import is_resident, to_host
 from gpurbf.runtime.errors import BackendUnavailable
@@ -260,11 +260,14 @@ class HiddenLayer:
         of the backend's library, on a CPU only to the lower triangle of the first; if that is None,
         only HᵀT is computed. On a ``grid`` the sums are exact.
         """
-        sums = Sums(*out, mean, grid)
+        sums = Sums(*out, mean)
         with self.allocator():
             for rows, layer, values in self._blocks(X):
                 w = None if weights is None else weights[rows]
-                layer.gram(values, T[rows], w, sums)
+                if grid is None or self.xp is not np:  # sums on a GPU are not exact
+                    layer.gram(values, T[rows], w, sums)
+                else:
+                    add_rounded(layer, values, T[rows], w, sums, grid)
 
     def _blocks(self, X: Any, row_bytes: float = 0) -> Iterator[_Block]:
         """The rows of X as prepared layers take them: sparse ones apart, dense ones by arithmetic.

@@ -85,8 +85,7 @@ class PreparedLayer(Protocol[Packed]):
     def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add HᵀH and HᵀT to the sums, for targets T (N, k).
 
-        Samples are weighted by ``weights`` (N,) unless that is None. The sums have a grid only
-        where the backend's ``exact_sums()`` says so.
+        Samples are weighted by ``weights`` (N,) unless that is None.
         """
 
 
@@ -104,8 +103,8 @@ class Backend:
     ``tiled``: activations are used in the tile that computes them, without going through memory.
 
     Arrays of ``xp`` that are made inside ``allocator()`` count against the device's memory budget,
-    of which ``free_bytes()`` are left. ``exact_sums()`` says whether `PreparedLayer.gram` takes a
-    grid.
+    of which ``free_bytes()`` are left. ``exact_sums()`` says whether its layers, on a
+    CPU, are summed on a grid (`numba.gram.add_rounded`).
     """
 
     name: str

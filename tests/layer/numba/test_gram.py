@@ -30,10 +30,10 @@ def assert_sums(layer, X, T, weights, mean, grid):
     Q = np.rint((H - mean.astype(H.dtype)) * factors[:, None]).astype(np.int64)
     R = np.rint(T * (roots[:, None] / grid.target_step)).astype(np.int64)
     (G, B), (_, alone) = zeros(layer.m, T), zeros(layer.m, T)
-    layer.gram(X, T, weights, gram.Sums(G, B, mean, grid))
+    gram.add_rounded(layer, X, T, weights, gram.Sums(G, B, mean), grid)
     np.testing.assert_array_equal(np.tril(G), np.tril(Q.T @ Q) * grid.step**2)
     np.testing.assert_array_equal(B, (Q.T @ R) * (grid.step * grid.target_step))
-    layer.gram(X, T, weights, gram.Sums(None, alone, mean, grid))
+    gram.add_rounded(layer, X, T, weights, gram.Sums(None, alone, mean), grid)
     np.testing.assert_array_equal(B, alone)
     return Q, R
 
@@ -57,7 +57,8 @@ def test_what_is_no_number_does_not_become_one(value):
     X[4] = C[39]
     function = Activation("euclidean", lambda s: np.where(s == 0, value, np.exp(-3e-6 * s)))
     layer, (G, B) = TileLayer(C, function, np.float32, PIXELS), zeros(40, T)
-    layer.gram(X, T, None, gram.Sums(G, B, np.full(40, 0.25), gram.Grid.of(0.75, 1.0)))
+    sums = gram.Sums(G, B, np.full(40, 0.25))
+    gram.add_rounded(layer, X, T, None, sums, gram.Grid.of(0.75, 1.0))
     assert not np.isfinite(G[39]).any() and not np.isfinite(B[39]).any()
     assert np.isfinite(np.tril(G)[:39]).all()
 

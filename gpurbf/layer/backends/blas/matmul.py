@@ -143,10 +143,7 @@ class MatrixProductLayer(ByTiles):
 
     def gram(self, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add HᵀH, unless ``sums.G`` is None, and HᵀT of weighted samples to the sums."""
-        G, B, mean, grid = sums
-        if grid is not None:
-            gram.add_rounded(self, X, T, weights, sums)
-            return
+        G, B, mean = sums
         # HᵀH needs many rows at a time: each part of them reads and writes all of G.
         rows = max(256, self._rows_that_fit())
         H = np.empty((min(rows, X.shape[0]), self.m), self.dtype)

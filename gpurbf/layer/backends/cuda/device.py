@@ -282,7 +282,7 @@ class DeviceLayer:
 
     def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
         """Add HᵀH, unless ``sums.G`` is None, and HᵀT to sums on the device."""
-        xp, itemsize, (G, B, mean, _) = self.xp, self.dtype.itemsize, sums
+        xp, itemsize, (G, B, mean) = self.xp, self.dtype.itemsize, sums
         with self.memory.allocator():
             add = partial(self._add_sums, sums._replace(mean=xp.asarray(mean)))
             if is_resident(X):
@@ -302,7 +302,7 @@ class DeviceLayer:
         """
         from cupy import cublas  # `import cupy` does not import it
 
-        xp, (G, B, mean, _grid) = self.xp, sums
+        xp, (G, B, mean) = self.xp, sums
         H = xp.empty((len(X), len(B)), self.dtype)
         self._write(None, H, X)
         kind = np.dtype(np.float64) if self.device.fast_doubles else H.dtype

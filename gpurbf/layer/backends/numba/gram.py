@@ -84,14 +84,12 @@ class Sums(NamedTuple):
     """Sums that rows of H are added to, in float64.
 
     ``G`` is HᵀH (m, m), whose upper triangle may stay unchanged, or None if only HᵀT is wanted;
-    ``B`` is HᵀT (m, k). ``mean`` (m,) is subtracted from H, so that the sums lose fewer digits. On
-    a ``grid`` H is rounded to the grid, and the sums are exact.
+    ``B`` is HᵀT (m, k). ``mean`` (m,) is subtracted from H, so that the sums lose fewer digits.
     """
 
     G: Any
     B: Any
     mean: np.ndarray
-    grid: Grid | None = None
 
 
 def kind_for(dtype: np.dtype, m: int) -> np.dtype:
@@ -110,7 +108,7 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
     ``pack(rows, panels)`` writes rows of H (N, m), which is weighted as T (N, k) is, to the top of
     panels of 16 columns in ``dtype``. Up to 256 rows are summed in that dtype, more in float64.
     """
-    G, B, *_ = sums
+    G, B, _ = sums
     N, (m, k), dtype = len(T), B.shape, np.dtype(dtype)
     panels, h_panels, depth = _panels(m, k, dtype, _STEPS)
     kernel = cpu_kernel.micro_kernel("gram", dtype)
@@ -127,13 +125,14 @@ def add(pack: Callable[[slice, np.ndarray], None], T: np.ndarray, dtype: Any, su
             _counted(n, m, k, dtype.itemsize, dtype.name, G)
 
 
-def add_rounded(layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
-    """Add the exact sums of √w (H - mean) and √w T rounded to the grid.
+def add_rounded(
+    layer: Any, X: Any, T: np.ndarray, weights: np.ndarray | None, sums: Sums, grid: Grid
+) -> None:
+    """Add the exact sums of √w (H - mean) and √w T rounded to the grid, on a CPU.
 
-    The method ``hand_over(X, consumer)`` of the layer hands H of some rows to a consumer.
+    The method ``hand_over(X, consumer)`` of the prepared layer hands H of some rows to a consumer.
     """
-    G, B, mean, grid = sums
-    assert grid is not None
+    G, B, mean = sums
     N, (m, k) = len(T), B.shape
     if not m:
         return

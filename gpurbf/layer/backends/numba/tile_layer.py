@@ -179,7 +179,7 @@ class TileLayer(ByTiles):
         """Write the final tiles of X[chosen] into ``out``, or into its rows ``places``."""
         given = {"places": places, "row_bytes": out.strides[0], "itemsize": out.itemsize}
         store = consumers.consumer("store", out.dtype, out=out, **given)
-        self._run(_typed(X, self.codes), store, chosen)
+        self._run(X, store, chosen)
 
     def pack_weights(self, W: np.ndarray | GroupedWeights) -> Any:
         """Output weights W (m, k) in the form in which `matvec` needs them."""
@@ -187,7 +187,6 @@ class TileLayer(ByTiles):
 
     def matvec(self, X: np.ndarray, W: Any) -> np.ndarray:
         """H @ W (N, k): tiles in the layer's dtype, their sums in float64."""
-        X = _typed(X, self.codes)
         if isinstance(W, Weights):
             sums = np.zeros((len(X), W.k))
             self._run(X, W.consumer(sums), products=W.products)
@@ -196,10 +195,7 @@ class TileLayer(ByTiles):
 
     def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add the lower triangle of HᵀH, and HᵀT, of weighted samples to the sums."""
-        X, dtype = _typed(X, self.codes), self.dtype
-        if sums.grid is not None:
-            gram.add_rounded(self, X, T, weights, sums)
-            return
+        dtype = self.dtype
         roots = np.ones(len(X), dtype) if weights is None else np.sqrt(weights).astype(dtype)
 
         def pack(rows: slice, panels: np.ndarray) -> None:
@@ -224,7 +220,7 @@ class TileLayer(ByTiles):
         These are all rows in order, or those that are `chosen`. ``products`` is the number of
         multiplications per row by a consumer that sums.
         """
-        n, m = len(chosen) or len(X), self.m
+        X, n, m = _typed(X, self.codes), len(chosen) or len(X), self.m
         if not n or not m:
             return
         # A task is about two blocks of rows, and every thread gets as many.
