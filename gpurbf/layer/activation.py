@@ -57,7 +57,7 @@ FORMULAS: dict[str, Callable[[np.ndarray, Activation], np.ndarray]] = {
 }
 
 
-def apply_own(profile: Callable, values: np.ndarray) -> None:
+def apply_own(profile: Any, values: np.ndarray) -> None:
     """Put a user's function of the metric's values in their place."""
     found = profile(values)
     if np.shape(found) != values.shape:

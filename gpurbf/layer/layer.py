@@ -153,7 +153,7 @@ class HiddenLayer:
             )
         self._options = {"tf32": True} if precision == "tf32" else {}
         # The centers prepared for each arithmetic when it is first needed, by one thread.
-        self._prepared: dict[tuple[bool, Quantization | None, np.dtype], PreparedLayer[Any]] = {}
+        self._prepared: dict[tuple[np.dtype, Quantization | None], PreparedLayer[Any]] = {}
         self._lock = Lock()
         self._last_weights: OutputWeights | None = None
 
@@ -162,6 +162,12 @@ class HiddenLayer:
         """See :class:`gpurbf.layer.Layer`."""
         C = self.centers
         return C if sp.issparse(C) else sparse.sparse_or_dense(self._numbers())
+
+    @cached_property
+    @stage("prepare", "centers packed, norms")
+    def _by_entries(self) -> SparseProductLayer:
+        """The layer for sparse rows."""
+        return SparseProductLayer(self.sparse_centers, self.activation, self.dtype)
 
     @property
     def exact_sums(self) -> bool:
@@ -279,7 +285,7 @@ class HiddenLayer:
             yield from self._dense_blocks(X, row_bytes)
             return
         rows = slice(0, X.shape[0]) if thin.all() else np.flatnonzero(thin)
-        yield _Block(rows, self._prepare(sparse=True), X[rows])
+        yield _Block(rows, self._by_entries, X[rows])
         if not thin.all():
             rows = np.flatnonzero(~thin)
             for block in self._dense_blocks(X[rows], row_bytes):
@@ -337,27 +343,17 @@ class HiddenLayer:
         return _Block(rows, self._prepare(dtype=dtype), samples.numbers())
 
     def _prepare(
-        self,
-        quantization: Quantization | None = None,
-        dtype: np.dtype | None = None,
-        sparse: bool = False,
+        self, quantization: Quantization | None = None, dtype: np.dtype | None = None
     ) -> PreparedLayer[Any]:
         """The centers prepared for that arithmetic, by default for numbers in the layer's dtype."""
-        key = sparse, quantization, self.dtype if dtype is None else dtype
+        key = self.dtype if dtype is None else dtype, quantization
         if key not in self._prepared:
-            with self._lock.held:
+            with self._lock.held, stage("prepare", "centers packed, norms"):
                 if key not in self._prepared:
-                    self._prepared[key] = self._make_prepared(*key)
+                    C = self._numbers() if quantization is None else self._samples.values
+                    given = C, self.activation, *key
+                    self._prepared[key] = self.backend.prepare(*given, **self._options)
         return self._prepared[key]
-
-    @stage("prepare", "centers packed, norms")
-    def _make_prepared(
-        self, sparse: bool, quantization: Quantization | None, dtype: np.dtype
-    ) -> PreparedLayer[Any]:
-        if sparse:
-            return SparseProductLayer(self.sparse_centers, self.activation, dtype)
-        C = self._numbers() if quantization is None else self._samples.values
-        return self.backend.prepare(C, self.activation, dtype, quantization, **self._options)
 
     def _numbers(self) -> np.ndarray:
         """The centers dense, as numbers."""

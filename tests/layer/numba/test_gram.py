@@ -6,7 +6,7 @@ import pytest
 from gpurbf import config_context
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import gram
-from gpurbf.layer.backends.numba.tile_layer import TileLayer
+from gpurbf.layer.backends.numba.tile_layer import prepare
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.threads import limited
 from tests.layer.numba.test_tiles import GAUSSIAN, PIXELS, of
@@ -45,7 +45,7 @@ def test_sums_of_numbers_of_any_size_do_not_overflow(kernel, N, m, sign, bits):
     """H is 1 or -1: at most 32767 steps, as weights take off the last one."""
     X, C = (RNG.normal(size=(rows, 20)).astype(np.float32) for rows in (N, m))
     X, C = (sign * np.abs(X), np.abs(C)) if sign else (X, C)
-    layer = TileLayer(C, Activation("dot", "sigmoid", 1e9), np.float32, None)
+    layer = prepare(C, Activation("dot", "sigmoid", 1e9), np.float32, None)
     weights, grid = np.full(N, (32767 / 32768) ** 2), gram.Grid(2.0**-bits, 2.0**-20)
     Q, _ = assert_sums(layer, X, np.ones((N, 1)), weights, np.zeros(m), grid)
     assert (np.abs(Q) == min(2**bits, 32767)).all()
@@ -56,7 +56,7 @@ def test_what_is_no_number_does_not_become_one(value):
     X, C, T = data(9, 40, 1)
     X[4] = C[39]
     function = Activation("euclidean", lambda s: np.where(s == 0, value, np.exp(-3e-6 * s)))
-    layer, (G, B) = TileLayer(C, function, np.float32, PIXELS), zeros(40, T)
+    layer, (G, B) = prepare(C, function, np.float32, PIXELS), zeros(40, T)
     sums = gram.Sums(G, B, np.full(40, 0.25))
     gram.add_rounded(layer, X, T, None, sums, gram.Grid.of(0.75, 1.0))
     assert not np.isfinite(G[39]).any() and not np.isfinite(B[39]).any()
@@ -72,14 +72,14 @@ def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted,
     X, C, T = data(N, m, k)
     weights = 3 * RNG.random(N) if weighted else None
     grid = gram.Grid.of(range_, 1.0, 3.0 if weighted else 1.0)
-    layer = TileLayer(C, GAUSSIAN, dtype, PIXELS)
+    layer = prepare(C, GAUSSIAN, dtype, PIXELS)
     Q, _ = assert_sums(layer, X, T, weights, np.full(m, 0.25), grid)
     assert N < 300 or (np.abs(Q).max() > 32767) == (range_ < 0.75)
 
 
 def test_targets_beyond_the_grid_are_exact_too():
     X, C, _ = data(400, 30, 2)
-    layer, T = TileLayer(C, GAUSSIAN, np.float32, PIXELS), RNG.normal(0, 3, (400, 2))
+    layer, T = prepare(C, GAUSSIAN, np.float32, PIXELS), RNG.normal(0, 3, (400, 2))
     _, R = assert_sums(layer, X, T, None, np.full(30, 0.25), gram.Grid.of(0.75, 1.0))
     assert 0 < (np.abs(R) > 2**21).any(axis=1).mean() < 1
 
@@ -90,7 +90,7 @@ OTHERS = [of("manhattan", "laplacian", 1e-3), of("euclidean", "multiquadric", 1e
 @pytest.mark.parametrize("activation", [*OTHERS, of("euclidean", lambda s: np.exp(-3e-6 * s))])
 def test_any_metric_and_profile_can_be_rounded(activation):
     X, C, T = data(500, 40, 3)
-    layer = TileLayer(C, activation, np.float32, PIXELS)
+    layer = prepare(C, activation, np.float32, PIXELS)
     assert_sums(layer, X, T, None, np.full(40, 0.5), gram.Grid.of(1.5, 1.0))
 
 

@@ -9,7 +9,7 @@ from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba import cpu_kernel, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.microkernels import KINDS
-from gpurbf.layer.backends.numba.tile_layer import TileLayer, TilesAmong
+from gpurbf.layer.backends.numba.tile_layer import TilesAmong, prepare
 from gpurbf.runtime.linalg import mirror
 from tests import reference
 
@@ -29,7 +29,7 @@ def codes(N, m, n, seed=0):
 
 def outputs(X, C, activation, dtype=np.float64, quantization=PIXELS):
     H = np.empty((len(X), len(C)), dtype)
-    TileLayer(C, activation, dtype, quantization).activations(X, H)
+    prepare(C, activation, dtype, quantization).activations(X, H)
     return H
 
 
@@ -49,7 +49,7 @@ def integers(X, C, metric):
 
 def gram(X, C, T, weights, mean, activation, dtype=np.float64, quantization=PIXELS):
     G, B = np.zeros((len(C), len(C))), np.zeros((len(C), T.shape[1]))
-    TileLayer(C, activation, dtype, quantization).gram(X, T, weights, Sums(G, B, mean))
+    prepare(C, activation, dtype, quantization).gram(X, T, weights, Sums(G, B, mean))
     mirror(G)
     return G, B
 
@@ -97,7 +97,7 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
     else:
         zero, denominator = float(quantization.zero_point), quantization.denominator
         A, B = ((Z - zero) / denominator for Z in (X, C))
-    layer = TileLayer(C, of(metric), dtype, quantization)
+    layer = prepare(C, of(metric), dtype, quantization)
     assert layer.sparse == (metric != "manhattan")
     assert (layer.density < 1) == (metric != "manhattan")
     H = np.empty((40, 150), dtype)
@@ -110,7 +110,7 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
 def test_dense_centers_take_all_inputs(looks):
     rng = np.random.default_rng(0)
     for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
-        layer = TileLayer(C, DISTANCE, np.float64, None)
+        layer = prepare(C, DISTANCE, np.float64, None)
         assert not layer.sparse and layer.density == 1
         np.testing.assert_array_equal(layer.packing.shift[: C.shape[1]], C.mean(axis=0))
 
@@ -170,7 +170,7 @@ def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
     X, C = codes(110, 290, 20)
     W = np.random.default_rng(1).standard_normal((290, k))
     exact = reference.hidden(X, C, *GAUSSIAN) @ W
-    S = matvec(TileLayer(C, GAUSSIAN, dtype, PIXELS), X, W)
+    S = matvec(prepare(C, GAUSSIAN, dtype, PIXELS), X, W)
     assert S.dtype == dtype and S.shape == (110, k)
     np.testing.assert_allclose(S, exact, atol=400 * np.finfo(dtype).eps)
 
@@ -178,7 +178,7 @@ def test_scores_are_the_outputs_times_weights(kernel, k, dtype):
 def test_scores_of_many_centers_keep_the_digits_of_float32(kernel):
     X, C = codes(5, 10_000, 4)
     activation = Activation("euclidean", "multiquadric", 1e-2)
-    S = matvec(TileLayer(C, activation, np.float32, PIXELS), X, np.ones((len(C), 1)))
+    S = matvec(prepare(C, activation, np.float32, PIXELS), X, np.ones((len(C), 1)))
     exact = reference.hidden(X, C, *activation).sum(axis=1)
     np.testing.assert_allclose(S[:, 0], exact, rtol=4 * np.finfo(np.float32).eps)
 
@@ -189,7 +189,7 @@ def test_infinite_scores_are_those_of_their_sample_only(kernel):
     W = rng.standard_normal((290, 6))
     X[95:] = 1e30
     activation = Activation("euclidean", "multiquadric", 1.0)
-    S = matvec(TileLayer(C, activation, np.float32, None), X, W)
+    S = matvec(prepare(C, activation, np.float32, None), X, W)
     assert not np.isfinite(S[95:]).any()
     exact = reference.hidden(X[:95], C, *activation) @ W
     np.testing.assert_allclose(S[:95], exact, rtol=1e-3, atol=1e-3)
@@ -236,7 +236,7 @@ def test_very_many_inputs_are_taken_in_parts_with_the_bits_of_all_at_once(
     # The first strips take 2,500 inputs, the others 4,500.
     C[:, 500:2000] = C[:32, 500:4000] = 0
     activation = of(metric, "gaussian", 1e-4)
-    layer = TileLayer(C, activation, dtype, None)
+    layer = prepare(C, activation, dtype, None)
     assert layer.sparse == (metric != "manhattan")
     assert 0 < tile_layer._part(layer.layout, layer.width) < 2500
     assert all(tile_layer._RUN % kind.run == 0 for kind in KINDS.values() if kind.run)
@@ -259,7 +259,7 @@ def test_distances_beyond_32_bits_stay_exact_in_every_consumer(metric, dtype):
     among.activations(among.layer(np.arange(2)), np.arange(2), H)
     np.testing.assert_array_equal(H, outputs(X, X, activation, dtype))
     W, T, mean = np.ones((3, 2)), np.ones((2, 1)), np.zeros(3)
-    S = matvec(TileLayer(C, activation, dtype, PIXELS), X, W)
+    S = matvec(prepare(C, activation, dtype, PIXELS), X, W)
     np.testing.assert_allclose(S, exact @ W, 1e-6)
     _, B = gram(X, C, T, None, mean, activation, dtype)
     np.testing.assert_allclose(B, exact.T @ T, 1e-6)

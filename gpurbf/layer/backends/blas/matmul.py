@@ -227,7 +227,7 @@ def backend_by_products(
         C: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
     ) -> MatrixProductLayer | tile_layer.TileLayer:
         if activation.metric == "manhattan":  # which has no matrix product
-            return tile_layer.TileLayer(C, activation, dtype, quantization)
+            return tile_layer.prepare(C, activation, dtype, quantization)
         product = products(np.dtype(dtype), C.shape[1], quantization is not None)
         return MatrixProductLayer(product, C, activation, dtype, quantization)
 

@@ -52,7 +52,7 @@ _PART_BYTES, _WIDE_BYTES, _RUN = 1 << 16, 1 << 18, 128
 _SHIFTED_ROWS = 512
 
 
-class TileLayer(ByTiles):
+class TileLayer:
     """Centers packed for one micro-kernel: see `gpurbf.layer.backends.PreparedLayer`.
 
     Samples and centers are shifted by a vector near their mean, so that products lose fewer digits.
@@ -160,18 +160,9 @@ class TileLayer(ByTiles):
         )
         return array("q", columns)
 
-    @property
-    def fused(self) -> bool:
-        """Whether tiles hold the final activations, so that consumers can take them in cache."""
-        return not callable(self.activation.profile)
-
     def activations(self, X: np.ndarray, out: np.ndarray) -> None:
         """Write H (N, m) into ``out``, an array of the layer's dtype."""
         self.rows(X, ALL, out)
-        if callable(self.activation.profile):
-            step = self.tile_rows()
-            for start in range(0, len(out), step):
-                apply_own(self.activation.profile, out[start : start + step])
 
     def rows(
         self, X: np.ndarray, chosen: np.ndarray, out: np.ndarray, places: np.ndarray = ALL
@@ -181,17 +172,15 @@ class TileLayer(ByTiles):
         store = consumers.consumer("store", out.dtype, out=out, **given)
         self._run(X, store, chosen)
 
-    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Any:
+    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Weights:
         """Output weights W (m, k) in the form in which `matvec` needs them."""
-        return pack_weights(W, self.dtype) if self.fused else super().pack_weights(W)
+        return pack_weights(W, self.dtype)
 
-    def matvec(self, X: np.ndarray, W: Any) -> np.ndarray:
+    def matvec(self, X: np.ndarray, W: Weights) -> np.ndarray:
         """H @ W (N, k): tiles in the layer's dtype, their sums in float64."""
-        if isinstance(W, Weights):
-            sums = np.zeros((len(X), W.k))
-            self._run(X, W.consumer(sums), products=W.products)
-            return sums.astype(self.dtype, copy=False)
-        return super().matvec(X, W)
+        sums = np.zeros((len(X), W.k))
+        self._run(X, W.consumer(sums), products=W.products)
+        return sums.astype(self.dtype, copy=False)
 
     def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
         """Add the lower triangle of HᵀH, and HᵀT, of weighted samples to the sums."""
@@ -206,11 +195,8 @@ class TileLayer(ByTiles):
         gram.add(pack, T * roots[:, None], gram.kind_for(dtype, self.m), sums)
 
     def hand_over(self, X: np.ndarray, consumer: Consumer) -> None:
-        """Hand H of the rows of X to a consumer, if possible in cache."""
-        if self.fused:
-            self._run(X, consumer)
-        else:
-            super().hand_over(X, consumer)
+        """Hand H of the rows of X to a consumer, in cache."""
+        self._run(X, consumer)
 
     def _run(
         self, X: np.ndarray, consumer: Consumer, chosen: np.ndarray = ALL, products: int = 0
@@ -276,9 +262,26 @@ class TileLayer(ByTiles):
         # Making it and finding its address takes 0.8 µs (NumPy: 1.7 µs) of a call of some 25 µs.
         return array("q", [*call_words, *consumer.words]), n_bytes
 
+
+class OwnProfileLayer(ByTiles, TileLayer):
+    """A layer with a user's profile of arrays: its tiles go through memory."""
+
+    def activations(self, X: np.ndarray, out: np.ndarray) -> None:
+        """Write H (N, m) into ``out``, an array of the layer's dtype."""
+        super().activations(X, out)
+        step = self.tile_rows()
+        for start in range(0, len(out), step):
+            apply_own(self.activation.profile, out[start : start + step])
+
     def tile_rows(self) -> int:
         """Rows whose float64 tile of H takes about 4 MiB."""
         return max(64, (1 << 19) // max(1, self.m))
+
+
+def prepare(C: np.ndarray, activation: Activation, *arithmetic: Any) -> TileLayer:
+    """The `TileLayer` of centers; ``arithmetic`` is its dtype and quantization."""
+    kind = OwnProfileLayer if callable(activation.profile) else TileLayer
+    return kind(C, activation, *arithmetic)
 
 
 def epilogue_of(activation: Activation, alpha: int, factor: float, dtype: np.dtype) -> Epilogue:
@@ -413,7 +416,7 @@ def load() -> Backend:
         name="numba",
         xp=np,
         kernel=f"{cpu_kernel.KERNELS[kernel].title} kernels" + (forced and f" ({forced})"),
-        prepare=TileLayer,
+        prepare=prepare,
         among=TilesAmong,
         tiled=kernel != "generic",
         exact_sums=lambda: True,
