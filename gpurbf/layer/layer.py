@@ -121,13 +121,10 @@ class HiddenLayer:
             C = np.asarray(to_host(C))
         self.centers = C
         self.activation = activation
-        if not isinstance(backend, tuple):
-            backend = get_backend(backend, C.shape[0])
-        self.backend: Backend = backend[0]
-        self.reason: str = backend[1]
+        given: tuple[Backend, str] | None = backend if isinstance(backend, tuple) else None
+        self.backend, self.reason = given or get_backend(backend, C.shape[0])
         # See `gpurbf.layer.Layer`.
-        where = self.backend
-        self.xp, self.allocator = where.xp, where.allocator
+        self.xp, self.allocator = self.backend.xp, self.backend.allocator
         self.precision = precision
         if not isinstance(C, Samples):
             if sp.issparse(C):

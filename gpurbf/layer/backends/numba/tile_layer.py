@@ -345,14 +345,13 @@ class TilesAmong:
         self._X, self._blank = _typed(X, layer.codes), layer  # which evaluates nothing itself
         if layer.codes or X.dtype == layer.kind.operation.x:
             return
-        source, Z = self._X, np.empty(X.shape, layer.kind.operation.x)
+        source, self._X = self._X, np.empty(X.shape, layer.kind.operation.x)
         shift = layer.packing.shift[: X.shape[1]]
 
         def task(rows: slice) -> None:
-            np.subtract(source[rows], shift, out=Z[rows], casting="unsafe")
+            np.subtract(source[rows], shift, out=self._X[rows], casting="unsafe")
 
-        parallel_rows(task, len(Z), _SHIFTED_ROWS)
-        self._X = _typed(Z, False)
+        parallel_rows(task, len(source), _SHIFTED_ROWS)
         layer.packing, layer.row_packing = layer.packing.unshifted(), layer.row_packing.unshifted()
 
     def layer(
