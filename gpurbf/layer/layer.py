@@ -313,7 +313,7 @@ class HiddenLayer:
             if self.quantization is None or X.dtype not in (np.uint8, np.int8):
                 if self.precision == "exact":
                     raise _not_quantized("samples")
-                yield _Block(slice(0, len(X)), self._prepare(), X)
+                yield _Block(slice(0, len(X)), self._prepare(self.dtype, None), X)
             else:
                 for rows, samples in by_row(X, self.quantization):
                     yield self._block(rows, samples)
@@ -324,7 +324,7 @@ class HiddenLayer:
         for rows, block in read_ahead(X, split(X, row_bytes)):
             dense = block.toarray() if sp.issparse(block) else np.ascontiguousarray(block)
             if self.quantization is None:
-                yield _Block(rows, self._prepare(), dense)
+                yield _Block(rows, self._prepare(self.dtype, None), dense)
                 continue
             for some, samples in by_row(dense, self.quantization):
                 whole = isinstance(some, slice)
@@ -333,17 +333,15 @@ class HiddenLayer:
     def _block(self, rows: slice | np.ndarray, samples: Samples) -> _Block:
         """The block of samples that are on the layer's quantization, or not on it."""
         if samples.quantization == self.quantization:
-            return _Block(rows, self._prepare(self.quantization), samples.values)
+            return _Block(rows, self._prepare(self.dtype, self.quantization), samples.values)
         if self.precision == "exact":
             raise _not_quantized("samples")
         dtype = self.dtype if self.quantization is None else _FLOAT64
-        return _Block(rows, self._prepare(dtype=dtype), samples.numbers())
+        return _Block(rows, self._prepare(dtype, None), samples.numbers())
 
-    def _prepare(
-        self, quantization: Quantization | None = None, dtype: np.dtype | None = None
-    ) -> PreparedLayer[Any]:
-        """The centers prepared for that arithmetic, by default for numbers in the layer's dtype."""
-        key = self.dtype if dtype is None else dtype, quantization
+    def _prepare(self, dtype: np.dtype, quantization: Quantization | None) -> PreparedLayer[Any]:
+        """The centers prepared for that arithmetic."""
+        key = dtype, quantization
         if key not in self._prepared:
             with self._lock.held, stage("prepare", "centers packed, norms"):
                 if key not in self._prepared:
