@@ -238,7 +238,7 @@ def test_very_many_inputs_are_taken_in_parts_with_the_bits_of_all_at_once(
     activation = of(metric, "gaussian", 1e-4)
     layer = prepare(C, activation, dtype, None)
     assert layer.sparse == (metric != "manhattan")
-    assert 0 < tile_layer._part(layer.layout, layer.width) < 2500
+    assert 0 < tile_layer._part(layer.kind, layer.width) < 2500
     assert all(tile_layer._RUN % kind.run == 0 for kind in KINDS.values() if kind.run)
     in_parts = outputs(X, C, activation, dtype, None)
     tolerance = 10 * reference.TOLERANCE[np.dtype(dtype)]
