@@ -40,7 +40,7 @@ def register_loop(typing_context, name, steps, data):
         _, steps, data = args
         if name.literal_value == "dot_amx":
             _tile_loop(builder, steps)
-            return context.get_dummy_value()
+            return
         kind = microkernel_table.KINDS[name.literal_value]
         operation = kind.operation
         compile_for(builder, kind.target)
@@ -61,7 +61,6 @@ def register_loop(typing_context, name, steps, data):
         _, *sums = loop(builder, [_i64(0), *distinct], step)
         for i, total in enumerate(sums):
             builder.store(total, builder.gep(pointer, [_i64(i)]), align=1)
-        return context.get_dummy_value()
 
     return types.void(name, types.intp, types.intp), generate
 

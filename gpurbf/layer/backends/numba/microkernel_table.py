@@ -44,7 +44,6 @@ def _written(typing_context, name, *arguments):
 
     def generate(context, builder, signature, args):
         write(builder, name.literal_value, *cgutils.unpack_tuple(builder, args[1]))
-        return context.get_dummy_value()
 
     return types.void(name, types.StarArgTuple([types.intp] * len(arguments))), generate
 

@@ -98,7 +98,6 @@ def poke(typing_context, array, at, value):
 
     def generate(context, builder, signature, args):
         builder.store(args[2], element(context, builder, array, args[0], args[1]))
-        return context.get_dummy_value()
 
     return types.void(array, at, array.dtype), generate
 
@@ -208,7 +207,6 @@ def copies(asynchronous):
                 origin = builder.inttoptr(args[3], ir.PointerType(quad, 1))
                 value = builder.load(origin, align=16)
                 builder.store(value, builder.bitcast(target, quad.as_pointer()), align=16)
-            return context.get_dummy_value()
 
         return types.void(to, at, source, types.int64), generate
 
@@ -218,7 +216,6 @@ def copies(asynchronous):
             def generate(context, builder, signature, args):
                 if asynchronous:
                     asm(builder, f"cp.async.{text};", ir.VoidType(), "~{memory}", [], True)
-                return context.get_dummy_value()
 
             return types.void(), generate
 
