@@ -228,8 +228,8 @@ class SVC(
 
     kernel: Any
     _fitted_kernel: Any
-    # What predictions need, and what it was made of.
-    _cache: tuple[tuple[Any, ...], tuple[HiddenLayer | SparseLayer | None, Any]] | None
+    # Not pickled: what predictions need, and what it was made of.
+    _cache: dict[str, Any]
     # Until a fit with probability=True.
     _probA = _probB = np.empty(0)
 
@@ -454,7 +454,7 @@ class SVC(
         self.fit_status_ = int(not all(solution.converged for solution in solutions))
         self.backend_ = models.backend
         self.backend_info_ = models.description
-        self._cache = None
+        self._cache = {}  # filled in place: scikit-learn checks that predictions set no attribute
 
     def _set_coefficients(self, dual_coef: np.ndarray, intercept: np.ndarray) -> None:
         """Set the coefficients that predictions use, and the public attributes that report them."""
@@ -648,7 +648,7 @@ class SVC(
         own = own.toarray() if sp.issparse(own) else own.copy()
         result._set_coefficients(own, model._intercept_.copy())
         result._fitted_kernel, result._activation, result._quantizations = model.kernel, None, None
-        result._tol, result._cache = float(model.tol), None
+        result._tol, result._cache = float(model.tol), {}
         result.backend_ = "none"
         if callable(model.kernel):
             result._X_fit = getattr(model, _X_FIT)
@@ -765,8 +765,8 @@ class SVC(
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
         name = "none" if backend is None else backend[0].name
         made_of = V, dual_coef, name, self.precision
-        ready = self._cache
-        if not ready or not all(map(operator.is_, ready[0], made_of)):  # {} in pickles of 0.1.0
+        ready = self._cache.get("ready")
+        if ready is None or not all(map(operator.is_, ready[0], made_of)):
             W = pair_weights(np.asarray(dual_coef), self._n_support)
             if self._activation is None:
                 made: Any = None, W.dense()
@@ -781,8 +781,11 @@ class SVC(
                     quantizations=self._quantizations,
                     tol=self._tol,
                 )
-            ready = self._cache = made_of, made
+            ready = self._cache["ready"] = made_of, made
         return ready[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_cache": {}}
 
 
 def parameters_of(model: Any, cls: type) -> dict[str, Any]:
