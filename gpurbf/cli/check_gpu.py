@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from gpurbf.cli import UserError
-from gpurbf.layer.backends import GPUS, LOADERS, Backend
+from gpurbf.layer.backends import GPUS, LOADERS, Backend, best_on_host
 from gpurbf.layer.backends.cuda import check
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.svm import cuda_check
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
             failures.append(f"{name}: {error}")
             continue
         print(f"{name}: {backend.kernel}", flush=True)
-        verdict = check.judged(backend, _shown(backend, arguments.thorough))
+        verdict = check.judged(backend, _shown(backend, arguments.thorough), best_on_host()[0])
         check.keep(name, verdict)
         print(f"  {verdict.said}", flush=True)
         if verdict.why:

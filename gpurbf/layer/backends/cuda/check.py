@@ -25,19 +25,22 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpurbf import __version__
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMULAS, PROFILES, ROOT, SQUARE, Activation, form
-from gpurbf.layer.backends import LOADERS, Backend, best_on_host
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import once
 from gpurbf.runtime.stages import best_seconds
+
+if TYPE_CHECKING:
+    from gpurbf.layer.backends import Backend
 
 # Seconds that a check in a process of its own may take, compiling included.
 LIMIT = 120.0
@@ -46,9 +49,7 @@ _TOLERANCE = {"exact": 1e-5, "float32": 1e-4, "tf32": 2e-2, "float64": 1e-10}
 # Numbers of samples, centers and inputs that do not fill tiles, warps and groups of cuBLAS; and
 # more such shapes.
 _SHAPE = (67, 37, 21)
-_SHAPES = (
-    (1, 1, 1), (7, 16, 17), (300, 130, 784), (1000, 1021, 64), (4097, 513, 33), (20_001, 64, 100),
-)  # fmt: skip
+_SHAPES = ((1, 1, 1), (7, 16, 17), (300, 130, 784), (1000, 1021, 64), (4097, 513, 33))
 _KERNELS = {
     "cupy": ("rows, gemm, outputs", "rows, gemm, scores"),
     "numba-cuda": ("pack, tile to H", "pack, tile to H @ W, sum of shares"),
@@ -97,21 +98,23 @@ def cases(backend: Backend, thorough: bool = False, part: slice = slice(None)) -
 
     ``part`` selects some of the layers that are prepared for the cases.
     """
-    for layer in [*_layers(backend, thorough)][part]:
-        yield from _of_layer(backend, *layer)
+    for shape, metric, profile, precision, settings in [*_layers(backend, thorough)][part]:
+        with config_context(**settings):
+            yield from _of_layer(backend, shape, metric, profile, precision)
 
 
-def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, str]]:
-    """Shape, metric, profile and precision."""
+def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, str, dict]]:
+    """Shape, metric, profile, precision, and settings."""
     usual = {"euclidean": "gaussian", "dot": "poly", "manhattan": "laplacian"}
     metrics = usual if backend.name == "numba-cuda" else ("euclidean", "dot")
     precisions = ("exact", "float32", "float64", *backend.precisions)
     for shape in (_SHAPE, *(_SHAPES if thorough else ())):
         for metric, precision in product(metrics, precisions):
-            yield shape, metric, usual[metric], precision
+            yield shape, metric, usual[metric], precision, {}
     if thorough:
         for profile, precision in product(PROFILES, precisions):
-            yield _SHAPE, "euclidean", profile, precision
+            yield _SHAPE, "euclidean", profile, precision, {}
+        yield (20_001, 64, 100), "euclidean", "gaussian", "exact", {"gpu_memory": 64}
 
 
 def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, Any]]) -> Case:
@@ -131,19 +134,13 @@ def _of_layer(
     backend: Backend, shape: tuple[int, int, int], metric: str, profile: str, precision: str
 ) -> Iterator[Case]:
     """H from the host, H @ W on the device, and the sums of HᵀH and HᵀT."""
-    from scipy.spatial.distance import cdist
-
     (N, m, n), rng, xp = shape, np.random.default_rng(0), backend.xp
     X, C = (rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m))
     quantization = Quantization(1.0, 0) if precision == "exact" else None
     dtype = np.dtype(np.float64 if precision == "float64" else np.float32)
     if quantization is None:
         X, C = ((A / 255).astype(dtype) for A in (X, C))
-    if metric == "dot":
-        s = np.matmul(X, C.T, dtype=np.float64)
-    else:
-        s = cdist(X, C, {"euclidean": "sqeuclidean", "manhattan": "cityblock"}[metric])
-    activation = Activation(metric, profile, coef0=0.5)
+    activation, s = Activation(metric, profile, coef0=0.5), _distances(X, C, metric)
     v = {ROOT: np.sqrt, SQUARE: np.square}.get(form(activation), np.asarray)(s)
     activation = activation._replace(gamma=1 / max(1e-9, float(np.abs(v[:50]).mean())))
     H = FORMULAS[profile](v, activation)
@@ -179,7 +176,17 @@ def _of_layer(
         yield case("centered, syrk, gemm", data, tolerance, sums)
 
 
-def rates(backend: Backend) -> dict[str, float]:
+def _distances(X: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
+    """The metric's values in float64, squared Euclidean distances, input by input."""
+    from scipy.spatial.distance import cdist
+
+    X, C = X.astype(np.float64), C.astype(np.float64)
+    if metric == "dot":
+        return X @ C.T
+    return cdist(X, C, "sqeuclidean" if metric == "euclidean" else "cityblock")
+
+
+def rates(backend: Backend, host: Backend) -> dict[str, float]:
     """Operations a second of a tile on the device and on the host, and bytes a second of a copy."""
     N, m, n = _TIMED
     rng, xp = np.random.default_rng(0), backend.xp
@@ -195,17 +202,17 @@ def rates(backend: Backend) -> dict[str, float]:
         return {
             "device": tile(backend, xp.asarray(X)),
             "copy": _COPIED / best_seconds(lambda: xp.asarray(rows), _RUNS),
-            "host": tile(best_on_host()[0], X),
+            "host": tile(host, X),
         }
 
 
-def judged(backend: Backend, found: Iterable[Case], timed: bool = True) -> Verdict:
-    """The verdict on all these cases; if all are right and it is to be ``timed``, with rates."""
+def judged(backend: Backend, found: Iterable[Case], host: Backend | None = None) -> Verdict:
+    """The verdict on all these cases; beside a backend of the host with rates, if all are right."""
     whys, measured = [one.why for one in found], {}
     why = next(filter(None, whys), "")
-    if timed and not why:
+    if host is not None and not why:
         try:
-            measured = rates(backend)
+            measured = rates(backend, host)
         except Exception as problem:
             why = f"timing: {type(problem).__name__}: {problem}"
     return Verdict(backend.device, _now(), why, len(whys), measured)
@@ -214,7 +221,7 @@ def judged(backend: Backend, found: Iterable[Case], timed: bool = True) -> Verdi
 def require(backend: Backend) -> None:
     """Raise BackendUnavailable if a loaded backend is wrong; it is checked now if it never was."""
     device = backend.device
-    checked = partial(judged, backend, cases(backend), timed=False)
+    checked = partial(judged, backend, cases(backend))
     verdict = _found(backend.name, lambda kept: kept.device == device, checked)
     if verdict.why:
         raise BackendUnavailable(
@@ -250,7 +257,10 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
 
 
 def _elsewhere(name: str) -> Verdict:
-    code = f"from gpurbf.layer.backends.cuda import check; check.report({name!r})"
+    code = (
+        "from gpurbf.layer import backends; from gpurbf.layer.backends.cuda import check; "
+        f"check.report(backends.LOADERS[{name!r}], backends.best_on_host)"
+    )
     # The new process finds the same modules as this one.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
@@ -277,14 +287,14 @@ def _elsewhere(name: str) -> Verdict:
     return Verdict("", _now(), why, 0, {})
 
 
-def report(name: str) -> None:
+def report(load: Callable[[], Backend], on_host: Callable[[], tuple[Backend, Any]]) -> None:
     """Check and print the verdict as a line of JSON; this runs in the separate process."""
     try:
-        backend = LOADERS[name]()
+        backend = load()
     except Exception as error:
         verdict = Verdict("", _now(), f"{type(error).__name__}: {error}", 0, {})
     else:
-        verdict = judged(backend, cases(backend))
+        verdict = judged(backend, cases(backend), on_host()[0])
     print(json.dumps(verdict), flush=True)
 
 
