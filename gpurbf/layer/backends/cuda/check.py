@@ -34,7 +34,6 @@ from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMULAS, PROFILES, ROOT, SQUARE, Activation, form
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import once
 from gpurbf.runtime.stages import best_seconds
@@ -98,23 +97,22 @@ def cases(backend: Backend, thorough: bool = False, part: slice = slice(None)) -
 
     ``part`` selects some of the layers that are prepared for the cases.
     """
-    for shape, metric, profile, precision, settings in [*_layers(backend, thorough)][part]:
-        with config_context(**settings):
-            yield from _of_layer(backend, shape, metric, profile, precision)
+    for layer in [*_layers(backend, thorough)][part]:
+        yield from _of_layer(backend, *layer)
 
 
-def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, str, dict]]:
-    """Shape, metric, profile, precision, and settings."""
+def _layers(backend: Backend, thorough: bool) -> Iterator[tuple[Any, str, str, str]]:
+    """Shape, metric, profile and precision."""
     usual = {"euclidean": "gaussian", "dot": "poly", "manhattan": "laplacian"}
     metrics = usual if backend.name == "numba-cuda" else ("euclidean", "dot")
     precisions = ("exact", "float32", "float64", *backend.precisions)
     for shape in (_SHAPE, *(_SHAPES if thorough else ())):
         for metric, precision in product(metrics, precisions):
-            yield shape, metric, usual[metric], precision, {}
+            yield shape, metric, usual[metric], precision
     if thorough:
         for profile, precision in product(PROFILES, precisions):
-            yield _SHAPE, "euclidean", profile, precision, {}
-        yield (20_001, 64, 100), "euclidean", "gaussian", "exact", {"gpu_memory": 64}
+            yield _SHAPE, "euclidean", profile, precision
+        yield (20_001, 64, 100), "euclidean", "gaussian", "exact"
 
 
 def case(kernel: str, data: str, tolerance: float, run: Callable[[], tuple[Any, Any]]) -> Case:
@@ -134,13 +132,19 @@ def _of_layer(
     backend: Backend, shape: tuple[int, int, int], metric: str, profile: str, precision: str
 ) -> Iterator[Case]:
     """H from the host, H @ W on the device, and the sums of HᵀH and HᵀT."""
+    from scipy.spatial.distance import cdist
+
     (N, m, n), rng, xp = shape, np.random.default_rng(0), backend.xp
     X, C = (rng.integers(0, 256, (rows, n)).astype(np.uint8) for rows in (N, m))
     quantization = Quantization(1.0, 0) if precision == "exact" else None
     dtype = np.dtype(np.float64 if precision == "float64" else np.float32)
     if quantization is None:
         X, C = ((A / 255).astype(dtype) for A in (X, C))
-    activation, s = Activation(metric, profile, coef0=0.5), _distances(X, C, metric)
+    if metric == "dot":
+        s = np.matmul(X, C.T, dtype=np.float64)
+    else:
+        s = cdist(X, C, {"euclidean": "sqeuclidean", "manhattan": "cityblock"}[metric])
+    activation = Activation(metric, profile, coef0=0.5)
     v = {ROOT: np.sqrt, SQUARE: np.square}.get(form(activation), np.asarray)(s)
     activation = activation._replace(gamma=1 / max(1e-9, float(np.abs(v[:50]).mean())))
     H = FORMULAS[profile](v, activation)
@@ -174,16 +178,6 @@ def _of_layer(
     yield case(to_scores, data, tolerance, scores)
     if metric == "euclidean":
         yield case("centered, syrk, gemm", data, tolerance, sums)
-
-
-def _distances(X: np.ndarray, C: np.ndarray, metric: str) -> np.ndarray:
-    """The metric's values in float64, squared Euclidean distances, input by input."""
-    from scipy.spatial.distance import cdist
-
-    X, C = X.astype(np.float64), C.astype(np.float64)
-    if metric == "dot":
-        return X @ C.T
-    return cdist(X, C, "sqeuclidean" if metric == "euclidean" else "cityblock")
 
 
 def rates(backend: Backend, host: Backend) -> dict[str, float]:
