@@ -161,7 +161,7 @@ class PairsSolver:
         kernel, pairs = self.kernel, self.pairs
         own = self.own = np.diff(self.starts)
         self.stopped = False
-        self.max_iter = self.max_iter if self.max_iter >= 0 else sys.maxsize
+        self.max_iter = min(self.max_iter, sys.maxsize) if self.max_iter >= 0 else sys.maxsize
         if kernel.on_device and (there := solve_side_by_side(self)) is not None:
             return there
         sizes = own if self.sizes is None else self.sizes

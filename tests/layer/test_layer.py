@@ -177,7 +177,7 @@ def test_each_row_is_shifted_alone(dtype, n_jobs):
     """A matrix product gets the same numbers, whatever rows a thread shifts at a time."""
     X, C = data(dtype, N=900, n=333)
     layer = HiddenLayer(C, Activation("euclidean", "gaussian", 1e-3), backend="numpy")
-    prepared = layer._prepare(layer.quantization)
+    prepared = layer._prepare(layer.dtype, layer.quantization)
     X = X if layer.quantization is None else quantize_or_keep(X).values
     terms = prepared.distance.terms.row
     with limited(n_jobs):
