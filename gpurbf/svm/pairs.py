@@ -203,7 +203,7 @@ class PairsSolver:
         samples = np.concatenate([every[self.classes[c]] for c in classes])
         K = kernel.matrix
         if K is None:
-            K = np.zeros((len(samples), len(samples)), kernel.dtype)
+            K = np.empty((len(samples), len(samples)), kernel.dtype)
             if self.max_iter:  # else no step asks for a value
                 columns = slice(0, len(every)) if len(samples) == len(every) else None
                 kernel.values(samples, columns or kernel.over(samples), K)
