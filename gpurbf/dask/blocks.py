@@ -374,7 +374,7 @@ def by_block(rows: np.ndarray, starts: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def _agreed(shared: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all blocks share; blocks of different columns or types are refused."""
+    """Return what the blocks share; blocks of different columns or types are refused."""
     for what, first in shared[0].items():
         for own in shared:
             if not np.array_equal(own[what], first):

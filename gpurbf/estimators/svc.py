@@ -314,9 +314,10 @@ class SVC(
             X = X[:, used]
         self.classes_, codes = check_labels(y, type(self).__name__, used is not None)
         rows = Rows(X, codes, weights)
-        (_, _, C, _), factors = rows.with_class_weights(self, bounds=True)
+        weighted, factors = rows.with_class_weights(self, bounds=True)
         self.class_weight_ = np.ones(len(self.classes_)) if factors is None else factors
-        C = (np.ones(len(codes)) if C is None else C) * float(self.C)
+        own = np.ones(len(codes)) if weighted.weights is None else weighted.weights
+        C = own * float(self.C)
         k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"
         n_pairs = k * (k - 1) // 2
         check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)

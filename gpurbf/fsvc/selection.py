@@ -111,9 +111,10 @@ class Arithmetic(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What becomes a center: FSVC's parameters `selection`, `overlap` and `max_centers`.
+    """The rule by which samples become centers: parameters of FSVC, and the number of classes.
 
-    ``max_centers`` is the maximum number in all; with "per-class" each class gets an equal share.
+    ``kind`` is FSVC's `selection`. ``max_centers`` is the maximum number in all; with "per-class"
+    each class gets an equal share.
     """
 
     kind: str

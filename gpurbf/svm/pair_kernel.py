@@ -40,7 +40,7 @@ class EvaluatedPair:
 
     @functools.cached_property
     def wide(self) -> WidePair:
-        """The same kernel in float64."""
+        """This pair's kernel in float64."""
         return WidePair(self.kernel, self.a, self.b)
 
     def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:

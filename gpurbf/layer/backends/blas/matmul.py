@@ -61,7 +61,7 @@ class Gemm(NamedTuple):
 
 
 class Shifted(NamedTuple):
-    """What rows are shifted by for a product, and how it becomes the value of a metric.
+    """The shift of rows for a product, and the numbers that turn products into a metric's values.
 
     The value is ``factor * (row + column + alpha * product)``. ``terms`` has the coefficients of a
     sample's and of a center's term, which are of the dtype ``kind``, and alpha.

@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -165,7 +166,7 @@ def _exhausted(memory: Memory, what: str) -> MemoryError:
     )
 
 
-class DeviceLayer:
+class DeviceLayer(ABC):
     """A layer for arrays on the host or the device: see `gpurbf.layer.backends.PreparedLayer`.
 
     A backend's subclass has `evaluate` and `pack`, for arrays on the device, a tile at a time, on
@@ -197,9 +198,11 @@ class DeviceLayer:
         self.shift = self.xp.empty(n, np.float32)
         self.shift[...] = self.distance.shift
 
+    @abstractmethod
     def pack(self, W: Any) -> Any:
         """W (m, k) as `evaluate` reads it, an array (k, m or more)."""
 
+    @abstractmethod
     def evaluate(self, X: Any, out: Any, W: Any = None) -> None:
         """Write H (N, m), or H @ W (N, k) for packed weights, into ``out``."""
 
