@@ -21,15 +21,15 @@ class EvaluatedPair:
 
     Only sums are stored, except for the block of a working set. It is kept and changed in place:
     members that stay from one set to the next are not evaluated again. Evaluating the block is
-    faster than gathering it from rows.
+    faster than gathering it from rows. A ``wide`` pair is float64: its blocks are evaluated whole.
     """
 
     rounds: Any = None  # runs compiled rounds, where rows are kept
     keeping = False
 
-    def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
+    def __init__(self, kernel: KernelRows, a: slice, b: slice, wide: bool = False) -> None:
         self.kernel, self.a, self.b, self.n_a = kernel, a, b, a.stop - a.start
-        self.rounding = kernel.rounding
+        self._wide, self.rounding = wide, 0.0 if wide else kernel.rounding
         self.samples = np.concatenate([np.arange(own.start, own.stop) for own in (a, b)])
         self._block = np.empty((0, 0), np.float32)
         self._columns: Any = None
@@ -39,9 +39,9 @@ class EvaluatedPair:
         return self.kernel.gathered(self.samples)
 
     @functools.cached_property
-    def wide(self) -> WidePair:
+    def wide(self) -> EvaluatedPair:
         """This pair's kernel in float64."""
-        return WidePair(self.kernel, self.a, self.b)
+        return EvaluatedPair(self.kernel, self.a, self.b, wide=True)
 
     def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
         """K[members][:, members], valid until the next call.
@@ -50,6 +50,8 @@ class EvaluatedPair:
         their places.
         """
         n, samples = len(members), self.samples[members]
+        if self._wide:
+            return self.kernel.between(samples)
         if len(self._block) != n:
             self._block, fresh = np.empty((n, n), np.float32), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)
@@ -59,23 +61,7 @@ class EvaluatedPair:
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
-        f -= self.kernel.weighted(self._gathered, self.samples[members], change)
-
-
-class WidePair(EvaluatedPair):
-    """Kernel of a pair, evaluated in float64 whenever it is asked for."""
-
-    def __init__(self, kernel: KernelRows, a: slice, b: slice) -> None:
-        super().__init__(kernel, a, b)
-        self.rounding = 0.0
-
-    def block(self, members: np.ndarray, fresh: slice) -> np.ndarray:
-        """K[members][:, members]."""
-        return self.kernel.between(self.samples[members])
-
-    def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
-        """``f -= change @ K[members]``."""
-        f -= self.kernel.weighted(self._gathered, self.samples[members], change, wide=True)
+        f -= self.kernel.weighted(self._gathered, self.samples[members], change, self._wide)
 
 
 class MatrixPair(EvaluatedPair):
