@@ -244,7 +244,10 @@ class BinarySolver:
                 self._go_ahead(int(_MAX_ROWS_AHEAD * self.changed))
 
     def _compiled_rounds(self) -> float | None:
-        """Rounds in one compiled call on this thread; the violation if the problem has ended."""
+        """Rounds in one compiled call on this thread; Python's next round says if that was all.
+
+        Returns the violation if no step is possible in the set that the call has begun, else None.
+        """
         rounding = ROUNDING_DEVIATIONS * self.kernel.rounding / MAX_ROUNDING_PART
         limits = self.tol, rounding, self.size, self.max_iter
         state = self.steps, self.sets, self.squares, *self.last
@@ -259,7 +262,6 @@ class BinarySolver:
             return self._step(K, violation, values, inside)
         if outcome == round_kernels.LOOK:
             self.rounds = None
-            return violation if violation < self.tol and self._trusted(self.tol) else None
         self.changed = len(changed)
         self.check(self.steps, np.inf)  # single sets are not reported, but all pairs may be stopped
         return None
