@@ -15,7 +15,6 @@ from gpurbf.data.samples import FORCED, Samples
 from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
-from gpurbf.layer.backends.numba.tile_layer import TilesAmong
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.layer.sparse import SparseLayer, squared_norms
 from gpurbf.runtime.arrays import library, to_host
@@ -95,8 +94,8 @@ class KernelRows:
         All of K, if it is given (`GivenKernel`); then no values are asked for.
     diagonal : ndarray of shape (N,), float64
     among : TilesAmong or None
-        The layers among all samples, if the backend takes their rows and centers out of X itself;
-        ``tiles``: the same if they are float32, which compiled code can evaluate.
+        The layers among all samples, if the backend takes their rows and centers out of X itself.
+        Compiled rounds evaluate them if they are float32.
     cost : float
         That of evaluating a value, 1 for a value without inputs.
     linear : bool
@@ -133,8 +132,7 @@ class KernelRows:
         whole = self.n_samples <= MAX_MATRIX
         # All of a small K is asked for in one call: a first small fit compiles nothing more.
         layers = None if whole else self.backend_and_reason[0].among
-        self.among = layers and layers(X.values, activation, self.dtype, X.quantization)
-        self.tiles: Any = self.among if self.dtype == np.float32 else None
+        self.among: Any = layers and layers(X.values, activation, self.dtype, X.quantization)
         probe = self.class_layer(slice(0, len(X))) if whole else self._layer(X[:1])
         self.cost = self._cost()
         self.description = probe.describe() + why
@@ -291,17 +289,15 @@ class KernelRows:
             step = max(_KEPT_ROWS, _WIDE_VALUES // max(1, out.shape[1]))
             for start in range(0, len(samples), step):
                 part = slice(start, start + step)
-                self._rounded(self.among, layer, samples[part], out, to[part])
+                self._rounded(layer, samples[part], out, to[part])
 
-    def _rounded(
-        self, among: TilesAmong, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray
-    ) -> None:
+    def _rounded(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray) -> None:
         """Evaluate a layer in float64, in memory of this thread, for rows of float32."""
         n = len(samples) * out.shape[1]
         if n > len(getattr(self._own, "memory", ())):
             self._own.memory = np.empty(n)
         H = self._own.memory[:n].reshape(len(samples), out.shape[1])
-        among.activations(layer, samples, H)
+        self.among.activations(layer, samples, H)
 
         def keep(rows: slice) -> None:
             out[places[rows]] = H[rows]

@@ -189,9 +189,9 @@ class PairsSolver:
         self.budget = Budget([int(own[c]) for c in set(chain(*self.keeping))], total, in_use)
         self.schedule = Schedule(pairs, len(own), self.budget.parked)
         self.memory = kernel.xp.empty(self.budget.size, np.float32)
-        compiled = kernel.tiles is not None and self.stepped is None
+        compiled = kernel.among is not None and kernel.dtype == np.float32 and self.stepped is None
         self._idle_rounds = [
-            Rounds(kernel.tiles, self.schedule.needs_no_help) if compiled else None
+            Rounds(kernel.among, self.schedule.needs_no_help) if compiled else None
             for _ in range(workers)
         ]
         parallel_for(self.solve_next_in_blocks, len(pairs), workers, self.stop)

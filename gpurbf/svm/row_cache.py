@@ -101,7 +101,7 @@ class RowCache:
     def compiled(self) -> Any:
         """The rows as compiled rounds take them."""
         layer = self.kernel.class_layer(self.columns)
-        return round_kernels.ClassRows(self.rows, self._slots, self.kernel.tiles.layer_words(layer))
+        return round_kernels.ClassRows(self.rows, self._slots, self.kernel.among.layer_words(layer))
 
 
 def keeping_pays(kernel: KernelRows, found: float) -> bool:

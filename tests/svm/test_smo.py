@@ -16,7 +16,7 @@ class Matrix:
     """A kernel for the solver, evaluated by looking it up; it counts the values asked for."""
 
     xp, allocator = np, staticmethod(nullcontext)
-    linear, rounding, blurred, tiles, on_device = False, 0.0, 0.0, None, False
+    linear, rounding, blurred, on_device = False, 0.0, 0.0, False
     among, largest = None, 0  # the side of the largest part
     kept_rounding = property(lambda self: self.rounding)
 
