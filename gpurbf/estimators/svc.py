@@ -776,7 +776,6 @@ class SVC(
                     V,
                     W,
                     self._activation,
-                    n_support=self._n_support,
                     backend=backend,
                     precision=self.precision,
                     quantizations=self._quantizations,

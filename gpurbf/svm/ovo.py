@@ -19,8 +19,8 @@ from gpurbf.runtime.arrays import beside
 from gpurbf.runtime.stages import stage
 from gpurbf.svm.rounding import arithmetic
 
-# Up to this many classes, each class is in most of the pairs.
-_MAX_DENSE_CLASSES = 3
+# Up to this many pairs, those of three classes, each class is in most of them.
+_MAX_DENSE_PAIRS = 3
 
 
 def support_layer(
@@ -28,7 +28,6 @@ def support_layer(
     W: GroupedWeights,
     activation: Activation,
     *,
-    n_support: np.ndarray,
     backend: Any,
     precision: str,
     quantizations: tuple[Quantization, ...] | None,
@@ -49,9 +48,7 @@ def support_layer(
     V : ndarray or CSR of shape (n_SV, n)
         The support vectors.
     W : GroupedWeights of shape (n_SV, n_pairs)
-        Their weights, see :func:`pair_weights`.
-    n_support : ndarray of shape (n_classes,)
-        How many of them each class has, one class after the other.
+        Their weights, one class after the other, see :func:`pair_weights`.
     activation, backend, precision, quantizations
         See :class:`HiddenLayer`.
     tol : float
@@ -64,7 +61,7 @@ def support_layer(
     """
     samples = quantize_or_keep(V, precision, quantizations)
     if sp.issparse(samples.values):
-        few = len(n_support) <= _MAX_DENSE_CLASSES
+        few = W.shape[1] <= _MAX_DENSE_PAIRS
         return SparseLayer(samples, activation), OutputWeights(W.dense() if few else W)
     if activation.linear and samples.quantization is None and W.shape[1] < W.shape[0]:
         dtype = np.float32 if precision in ("float32", "tf32") else np.float64
@@ -77,12 +74,12 @@ def support_layer(
         sizes = functools.partial(_sizes, samples, W)
         dtype = arithmetic(samples, activation, backend, sizes, tol)
     weights: np.ndarray | GroupedWeights = W
-    if backend[0].xp is not np or len(n_support) <= _MAX_DENSE_CLASSES:
+    if backend[0].xp is not np or W.shape[1] <= _MAX_DENSE_PAIRS:
         weights = W.dense()
         if dtype == np.float32:
-            starts = np.cumsum(n_support) - n_support
-            places = np.arange(len(weights)) - np.repeat(starts, n_support)
-            order = np.argsort(places / np.repeat(n_support, n_support), kind="stable")
+            # Without a step in the training there are no support vectors.
+            places = (np.arange(len(own)) / len(own) for _, own, _ in W.groups)
+            order = np.argsort(np.concatenate([[], *places]), kind="stable")
             samples, weights = samples[order], weights[order]
     layer = HiddenLayer(samples, activation, backend=backend, precision=precision, dtype=dtype)
     return layer, OutputWeights(weights)

@@ -59,7 +59,7 @@ def test_predictions_err_by_no_more_than_their_values_do(backend, n_pairs):
     W[::2, 1::2] = 0
     classes = [(0, W[:2000], np.arange(n_pairs)), (2000, W[2000:], np.arange(n_pairs))]
     given = V, GroupedWeights(classes, n_pairs), activation
-    options = {"n_support": counts, "precision": "auto", "quantizations": None, "tol": 1.0}
+    options = {"precision": "auto", "quantizations": None, "tol": 1.0}
     layer, weights = support_layer(*given, backend=get_backend(backend), **options)
     assert layer.dtype == np.float32
     exact = HiddenLayer(V, activation, backend="numba", precision="float64").matvec(X, W)
