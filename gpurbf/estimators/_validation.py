@@ -36,7 +36,7 @@ from gpurbf.runtime.checks import (
 )
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import limited, parallel_rows, thread_limit
+from gpurbf.runtime.threads import limited, parallel_rows
 
 # uint8 stays: it is the integer quantization itself, and eight times smaller than float64.
 DTYPES = (np.float64, np.float32, np.uint8)
@@ -46,9 +46,8 @@ DTYPES = (np.float64, np.float32, np.uint8)
 # nor underflow in float32, so only the ratios of weights matter.
 _LEAST, _MOST = 1e-15, 1e15
 
-# Up to this many numbers are checked in less time than scikit-learn's validation takes to begin
-# (50 µs). Of many, a thread checks so many at a time.
-_FEW, _MANY = 1 << 15, 1 << 20
+# So many numbers, or more, are checked by several threads, each so many at a time.
+_MANY = 1 << 20
 
 
 def on_host(A: Any) -> Any:
@@ -74,38 +73,37 @@ def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> A
     X, options = on_host(X), {name: on_host(value) for name, value in options.items()}
     if getattr(X, "dtype", None) != np.uint8:  # uint8 is finite and stays: it is not read
         count(nbytes=getattr(X, "nbytes", 0))
-    if _is_plain(estimator, X, reset, **options):
-        if reset:
-            estimator.n_features_in_ = X.shape[1]
-        return (X, options["y"]) if options else X
-    if "ensure_all_finite" not in options and _are_many_and_finite(estimator, X):
+    # scikit-learn's validation takes 50 µs to begin, half as long as a prediction of one sample.
+    if _is_plain(estimator, X, reset):
+        if all(
+            name == "y" and _are_plain_labels(y) and len(y) == len(X) for name, y in options.items()
+        ):
+            if reset:
+                estimator.n_features_in_ = X.shape[1]
+            return (X, options["y"]) if options else X
         options["ensure_all_finite"] = False
     return validate_data(
         estimator, X, reset=reset, accept_sparse="csr", dtype=list(DTYPES), **options
     )
 
 
-def _is_plain(estimator: Any, X: Any, reset: bool, **options: Any) -> bool:
-    """Whether validate_data would return these few samples as they are, without a warning."""
+def _is_plain(estimator: Any, X: Any, reset: bool) -> bool:
+    """Whether validate_data would return these samples as they are, without a warning."""
     return (
         type(X) is np.ndarray
         and X.ndim == 2
-        and 0 < X.size <= _FEW
+        and X.size > 0
         and X.dtype in DTYPES
         and not hasattr(estimator, "feature_names_in_")
         and (reset or X.shape[1] == getattr(estimator, "n_features_in_", None))
-        and all(
-            name == "y" and _are_plain_labels(y) and len(y) == len(X) for name, y in options.items()
-        )
-        and (X.dtype == np.uint8 or bool(np.isfinite(X).all()))
+        and (X.dtype == np.uint8 or _is_finite(estimator, X))
     )
 
 
-def _are_many_and_finite(estimator: Any, X: Any) -> bool:
-    """Whether X is many numbers with finite sums, made by several threads: scikit-learn has one."""
-    floats = type(X) is np.ndarray and X.ndim == 2 and X.dtype in (np.float64, np.float32)
-    if not floats or X.size < _MANY:
-        return False
+def _is_finite(estimator: Any, X: np.ndarray) -> bool:
+    """Whether all numbers are finite, or if they are many, sums of them by several threads."""
+    if X.size < _MANY:
+        return bool(np.isfinite(X).all())
     sums = []
 
     def add(rows: slice) -> None:
@@ -113,8 +111,6 @@ def _are_many_and_finite(estimator: Any, X: Any) -> bool:
             sums.append(X[rows].sum())
 
     with limited(getattr(estimator, "n_jobs", None)):
-        if thread_limit() == 1:
-            return False
         parallel_rows(add, len(X), -(-_MANY // X.shape[1]))
     return bool(np.isfinite(sums).all())
 
@@ -264,9 +260,9 @@ def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Rows:
 
 
 @stage("read and validate", "X")
-def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, **options: Any) -> Rows:
+def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
     """The rows of weight above zero, with their labels."""
-    X, y = check_X(estimator, X, y=y, **options)
+    X, y = check_X(estimator, X, y=y, reset=reset)
     return Rows(X, y, check_weights(sample_weight, X.shape[0])).of_weight()
 
 
@@ -296,8 +292,7 @@ def stream_data(
     else:
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
-    options = {"reset": first, "ensure_min_samples": 1}
-    rows = _weighted(estimator, X, y, sample_weight, **options)
+    rows = _weighted(estimator, X, y, sample_weight, reset=first)
     unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")

@@ -74,11 +74,11 @@ def by_each_way(monkeypatch, call):
     """The outcomes by the way for few numbers, the way for many, and scikit-learn's alone."""
     few = outcome(call)
     with monkeypatch.context() as patch:
-        patch.setattr(_validation, "_is_plain", lambda *args, **options: False)
-        patch.setattr(_validation, "_are_plain_labels", lambda y: False)
-        alone = outcome(call)
         patch.setattr(_validation, "_MANY", 7)
-        return few, outcome(call), alone
+        many = outcome(call)
+        patch.setattr(_validation, "_is_plain", lambda *args: False)
+        patch.setattr(_validation, "_are_plain_labels", lambda y: False)
+        return few, many, outcome(call)
 
 
 @pytest.mark.parametrize("model", [SVC(backend="numpy"), RBFClassifier(5, random_state=0)], ids=str)
@@ -118,7 +118,7 @@ def test_all_threads_check_many_numbers_and_a_limit_of_one_thread_holds(cores, m
         patch.setattr(_validation, "parallel_rows", lambda *_: seen.append(threads.thread_limit()))
         for n_jobs in (None, 3, 1):
             _validation.check_X(SVC(n_jobs=n_jobs), many, reset=True)
-    assert seen == [cores, 3]
+    assert seen == [cores, 3, 1]
     many[:] = np.finfo(float).max  # finite, though their sum is not
     assert _validation.check_X(SVC(), many, reset=True) is many
     many[-1, -1] = np.nan
