@@ -21,19 +21,21 @@ import distributed
 import numpy as np
 import scipy.sparse as sp
 from dask.delayed import Delayed
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_array, column_or_1d
 from sklearn.utils.validation import _num_samples
 
 from gpurbf.centers import most_centers
 from gpurbf.centers.sample import Distinct, Race
 from gpurbf.dask.graph import Tasks
 from gpurbf.estimators._validation import (
+    DTYPES,
     Rows,
     check_labels,
     check_weights,
     check_X,
     class_factors,
     class_mass,
+    on_host,
 )
 from gpurbf.layer.gamma import SUMS
 
@@ -78,11 +80,12 @@ class Scan(NamedTuple):
 
 @dataclass(frozen=True)
 class Scanner:
-    """Scans blocks: an unfitted ``model`` validates them fully; other results save later passes.
+    """Scans blocks: validates them fully; other results save later passes.
 
     Parameters
     ----------
-    model : estimator
+    local : type
+        The local estimator; validation does not depend on its parameters.
     negative : bool
         Whether weights below zero count as zero.
     n_blocks : int
@@ -96,7 +99,7 @@ class Scanner:
         are found too; 0 for none.
     """
 
-    model: Any
+    local: type
     negative: bool
     n_blocks: int
     balanced: bool
@@ -108,12 +111,12 @@ class Scanner:
 
     def _block(self, i: int, X: Any, y: Any, weights: Any) -> Scan:
         """Scan block number i."""
-        model = copy.copy(self.model)
+        model = self.local()
         options: dict[str, Any] = {"ensure_min_samples": 0, "reset": True}
         if y is None:
             X = check_X(model, X, **options)
         else:
-            X, y = check_X(model, X, y=column_or_1d(y, warn=True), **options)
+            X, y = check_X(model, X, y=y, **options)
         if sp.issparse(X):
             raise TypeError("Sparse blocks are not supported: fit on dense ones, or locally.")
         n_given, names = len(X), getattr(model, "feature_names_in_", None)
@@ -186,7 +189,6 @@ class Blocks:
     ) -> None:
         self.tasks = Tasks(estimator.client, estimator.n_jobs)
         parts = aligned_blocks(X, y, sample_weight)
-        plain = type(model)()  # validation of data does not depend on the parameters
         gamma, weights = (getattr(model, name, None) for name in ("gamma", "class_weight"))
         n_centers = 0 if draw is None else model.n_centers
         asked = tuple(asked) if draw is None else (draw, *asked)
@@ -194,15 +196,15 @@ class Blocks:
             asked = *asked, SUMS
         balanced = isinstance(weights, str) and weights == "balanced"
         n_blocks = len(parts)
-        scanner = Scanner(plain, negative, n_blocks, balanced, asked, n_centers)
+        scanner = Scanner(type(model), negative, n_blocks, balanced, asked, n_centers)
         groups = self.tasks.locality([block for block, _, _ in parts])
         arguments = [tuple((i, *parts[i]) for i in group) for group in groups]
         scan = self.tasks.total("scan", Scan.merged, self.tasks.each("scan", scanner, arguments))
         n_given, n_rows, shared = zip(*(scan.stats[i] for i in range(n_blocks)))
         self.n_given, self.starts = sum(n_given), np.cumsum([0, *n_rows])
-        # Samples, labels, weights and the number of the first row, of all given.
-        starts_given = accumulate(n_given, initial=0)
-        self.parts = [(*part, start) for part, start in zip(parts, starts_given)]
+        # Samples, labels, weights and two numbers of the first row: of all given, of those in use.
+        first_rows = zip(accumulate(n_given, initial=0), self.starts.tolist())
+        self.parts = [(*part, *numbers) for part, numbers in zip(parts, first_rows)]
         if not any(n_rows):
             what = "samples of positive weight" if self.n_given else "samples"
             raise ValueError(f"Invalid input - all blocks together have no {what}.")
@@ -210,37 +212,27 @@ class Blocks:
         self.groups = [own for group in groups if (own := [i for i in group if n_rows[i]])]
         first = _agreed([own for own, n in zip(shared, n_rows) if n])
         self.shape, self.dtype = (int(self.starts[-1]), first["n_features"]), first["dtype"]
-        for each in (model, plain):
-            each.n_features_in_ = first["n_features"]
-            if first["names"] is not None:
-                each.feature_names_in_ = first["names"]
+        model.n_features_in_ = first["n_features"]
+        if first["names"] is not None:
+            model.feature_names_in_ = first["names"]
         self.classes, self.class_mass = scan.labels, scan.mass
         if self.classes is not None and hasattr(model, "predict"):
-            masked = len(self) < self.n_given
+            masked = self.shape[0] < self.n_given
             self.classes, _ = check_labels(self.classes, type(model).__name__, masked)
-        self._validation = plain, negative
+        self._negative = negative
         self.factors: np.ndarray | None = None
         # Results of tasks of `over_rows` that are known already.
         self.known: dict[Any, Any] = {}
         for task, found in zip(asked, scan.found):
             if isinstance(task, Race):
-                first_rows = _row_numbers(found.first, self.starts)
-                found = task.merged(found._replace(first=first_rows))
+                found = found._replace(first=_row_numbers(found.first, self.starts))
+                found = task.merged(found)
             self.known[task] = found
         # Rows that may become centers and are on the client: their numbers, ascending, and values.
         self._here = np.empty(0, np.intp), np.empty(0)
         if n_centers:
             likely = in_order(scan.found[-1])
             self._here = _row_numbers(likely.places, self.starts), likely.X
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def weights(self) -> Blocks | None:
-        """These blocks, in place of an array of weights, if there are weights; else None."""
-        there = self.parts[0][2] is not None or self.factors is not None
-        return self if there else None
 
     def with_class_weights(self, class_weight: Any, *, bounds: bool = False) -> Blocks:
         """These rows, weighted by class too; see `class_factors`."""
@@ -256,46 +248,34 @@ class Blocks:
         return [[i] for i in sorted(i for group in self.groups for i in group)]
 
     def each(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        groups: list[list[int]] | None = None,
-        given: dict[int, Any] | None = None,
+        self, name: str, function: Callable[..., Any], groups: list[list[int]] | None = None
     ) -> list[Any]:
         """A task ``function(blocks)`` for each group of blocks.
 
-        ``blocks`` gives (rows, given[i]) of one block after the other; given[i] is empty if it is
-        not there.
+        ``blocks`` gives the rows of one block after the other, each with the number of the first.
         """
-        given = given or {}
-        task = partial(_read, *self._validation, self.classes, self.factors, function)
-        arguments = [
-            tuple((*self.parts[i], given.get(i, NO_ROWS)) for i in group)
-            for group in groups or self.groups
-        ]
+        task = partial(_read, self._negative, self.classes, self.factors, function)
+        arguments = [tuple(self.parts[i] for i in group) for group in groups or self.groups]
         return self.tasks.each(name, task, arguments)
 
-    def over_rows(
-        self, task: Callable[..., Any], merge: Any, y: bool, weights: bool, name: str
-    ) -> Any:
+    def over_rows(self, task: Callable[..., Any], merge: Callable[..., Any], name: str) -> Any:
         """See :func:`gpurbf.data.row_blocks.over_rows`."""
         if task in self.known:
             return self.known[task]
-        own, starts = partial(_over_rows, task, merge, y, weights), self.starts.tolist()
-        parts = self.each(name, own, given=dict(enumerate(starts)))
+        parts = self.each(name, partial(_over_rows, task, merge))
         return self.tasks.total(name, lambda *found: functools.reduce(merge, found), parts)
 
     def take(self, rows: np.ndarray) -> Rows:
         """Some rows, by their numbers."""
         distinct, back = np.unique(rows, return_inverse=True)
-        places = by_block(distinct, self.starts)
-        groups = [own for group in self.groups if (own := [i for i in group if i in places])]
-        found = self.each("rows", _taken, groups, places)
+        wanted = by_block(distinct, self.starts)
+        groups = [own for group in self.groups if (own := [i for i in group if i in wanted])]
+        found = self.each("rows", partial(_taken, distinct), groups)
         return in_order(self.tasks.results(found)).at(back)
 
     def __getitem__(self, rows: Any) -> np.ndarray:
         if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
+            rows = np.arange(*rows.indices(self.shape[0]))
         numbers, values = self._here
         if np.isin(rows, numbers).all():
             return values[np.searchsorted(numbers, rows)]
@@ -398,7 +378,6 @@ def _row_numbers(first: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def _read(
-    model: Any,
     negative: bool,
     classes: np.ndarray | None,
     factors: np.ndarray | None,
@@ -412,7 +391,8 @@ def _read(
     """
 
     def rows_of(X: Any, y: Any, weights: Any, start: int) -> Rows:
-        X = check_X(model, X, ensure_min_samples=0, ensure_all_finite=False)
+        options: dict[str, Any] = {"ensure_min_samples": 0, "ensure_all_finite": False}
+        X = check_array(on_host(X), dtype=list(DTYPES), **options)
         codes = None
         if classes is not None:
             codes = np.searchsorted(classes, column_or_1d(y)).astype(np.int64)
@@ -423,23 +403,21 @@ def _read(
             rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
         return rows
 
-    return function((rows_of(*block), given) for *block, given in blocks)
+    return function((rows_of(*block), first) for *block, first in blocks)
 
 
 def _over_rows(
-    task: Callable[..., Any],
-    merge: Callable[[Any, Any], Any],
-    y: bool,
-    weights: bool,
-    blocks: Iterator[tuple[Rows, int]],
+    task: Callable[..., Any], merge: Callable[..., Any], blocks: Iterator[tuple[Rows, int]]
 ) -> Any:
-    """Merged results of a task of `over_rows` for some blocks, and the number of each first row."""
-    found = (
-        task(rows.X, rows.y if y else None, rows.weights if weights else None, start)
-        for rows, start in blocks
-    )
-    return functools.reduce(merge, found)
+    """Merged results of a task of `over_rows` for some blocks."""
+    return functools.reduce(merge, (task(*rows[:3], first) for rows, first in blocks))
 
 
-def _taken(blocks: Iterator[tuple[Rows, np.ndarray]]) -> Rows:
-    return joined(rows.at(places) for rows, places in blocks)
+def numbered(numbers: np.ndarray, rows: Rows, first: int) -> Rows:
+    """Those with these numbers, ascending, of a block's rows, the first of which has ``first``."""
+    own = slice(*np.searchsorted(numbers, (first, first + len(rows.X))))
+    return rows.at(numbers[own] - first)
+
+
+def _taken(numbers: np.ndarray, blocks: Iterator[tuple[Rows, int]]) -> Rows:
+    return joined(numbered(numbers, *block) for block in blocks)

@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 from sklearn.utils import check_random_state
 
-from gpurbf.centers.sample import Distinct, Race
+from gpurbf.centers.sample import Race
 from gpurbf.dask.base import DaskClassifier, DaskEstimator
 from gpurbf.dask.blocks import Blocks, in_order, joined
 from gpurbf.dask.sums import block_sums
@@ -53,7 +53,7 @@ class RBFLayer(DaskEstimator, local=layer.RBFLayer):
         y = y if isinstance(model.centers, str) else None
         blocks = Blocks(self, model, X, y, sample_weight, draw=center_draw(model, y))
         with finite(model, blocks):
-            choose_layer(model, blocks, None if y is None else blocks)
+            choose_layer(model, blocks)
         self.model_ = model
         return self
 
@@ -127,17 +127,20 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
         model.classes_ = blocks.classes
         with limited(self.n_jobs), finite(model, blocks):
             weighted = blocks.with_class_weights(model.class_weight)
-            choose_layer(model, blocks, blocks)
+            choose_layer(model, blocks)
             solver = _solver(model, model.centers_.shape[0])
-            found, scale = _sampled(weighted)
-            n_rows = len(blocks)
+            # The samples that calibrate probabilities, and the largest and the mean weight of all.
+            found, scale, n_rows = blocks.known[rbf.CALIBRATION], (1.0, 1.0), blocks.shape[0]
+            if sample_weight is not None or model.class_weight is not None:
+                found, largest, total = weighted.over_rows(_sample_and_scale, _merged, "weights")
+                scale = float(largest), float(total / n_rows)
             compared = np.arange(*compared_rows(n_rows).indices(n_rows))
             sample = np.union1d(found.first, compared)
             normal = model._begin(getattr(solver, "alpha", 0.0), weighted, scale)
             watched = partial(steps, self, X=X, y=y, name="hidden layer", stops=False)
             rows = block_sums(weighted, model, normal, sample, watched)
             some = rows.at(np.searchsorted(sample, compared))
-            if model._coarse(normal, weighted, some):
+            if model._coarse(normal, blocks, some):
                 model._widen()
                 normal = model._begin(0.0, weighted, scale)
                 block_sums(weighted, model, normal)
@@ -179,10 +182,11 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
         return self._lazily("predict_log_proba", X)
 
 
-def choose_layer(model: Any, blocks: Blocks, y: Blocks | None) -> None:
+def choose_layer(model: Any, blocks: Blocks) -> None:
     """Choose the layer; centers are numbered as all given samples, including those of weight 0."""
-    model._choose_layer(Rows(blocks, y, blocks.weights))
-    if blocks.n_given > len(blocks) and hasattr(model, "center_indices_"):
+    # Blocks hold their labels and weights: only whether there are labels counts here.
+    model._choose_layer(Rows(blocks, blocks.classes, None))
+    if blocks.n_given > blocks.shape[0] and hasattr(model, "center_indices_"):
         model.center_indices_ = blocks.take(model.center_indices_).places
 
 
@@ -222,14 +226,6 @@ def _solver(model: Any, n_centers: int) -> Any:
             "'ridge', or one of yours that needs only sums."
         )
     return solver
-
-
-def _sampled(blocks: Blocks) -> tuple[Distinct, tuple[float, float] | None]:
-    """The samples that calibrate probabilities, and the largest and the mean weight of all rows."""
-    if blocks.weights is None:
-        return rbf.CALIBRATION.over(blocks, blocks, None), None
-    found, largest, total = blocks.over_rows(_sample_and_scale, _merged, True, True, "weights")
-    return found, (float(largest), float(total / len(blocks)))
 
 
 def _sample_and_scale(X: Any, y: Any, weights: np.ndarray, first: int) -> tuple[Any, ...]:

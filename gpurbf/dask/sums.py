@@ -10,7 +10,7 @@ import distributed
 import numpy as np
 from sklearn.utils import gen_batches
 
-from gpurbf.dask.blocks import NO_ROWS, Blocks, by_block, in_order, joined
+from gpurbf.dask.blocks import NO_ROWS, Blocks, in_order, joined, numbered
 from gpurbf.estimators._validation import Rows
 from gpurbf.runtime.arrays import to_host
 from gpurbf.solvers.one_hot import one_hot
@@ -39,7 +39,7 @@ def block_sums(
     normal : NormalEquations
         Begun, but without rows yet; all blocks use its shift and grid.
     sample : ndarray of int
-        Numbers of the rows that are returned.
+        Numbers of the rows that are returned, ascending.
     watched : callable
         Called with an iterator that waits for one task after the other, and the number of tasks;
         its result is iterated over instead.
@@ -47,8 +47,8 @@ def block_sums(
     # Exact sums are the same in any order. Others are made block by block, so that they do not
     # depend on which worker has a block.
     groups = blocks.one_by_one() if normal.grid is None else blocks.groups
-    task = partial(_sums, model, len(normal.targets), normal.shift, normal.grid)
-    parts = blocks.each("hidden-layer", task, groups, by_block(sample, blocks.starts))
+    task = partial(_sums, model, normal.shift, normal.grid, sample)
+    parts = blocks.each("hidden-layer", task, groups)
     totals = blocks.tasks.merged("hidden-layer", _added, parts, _FAN_IN)
     n_parts, futures = len(parts), blocks.tasks.start([*parts, *totals])
     done, totals = distributed.as_completed(futures[:n_parts]), futures[n_parts:]
@@ -64,19 +64,20 @@ def block_sums(
 
 
 def _sums(
-    model: Any, n_outputs: int, shift: Any, grid: Any, blocks: Iterator[tuple[Rows, np.ndarray]]
+    model: Any, shift: Any, grid: Any, sample: np.ndarray, blocks: Iterator[tuple[Rows, int]]
 ) -> tuple[NormalEquations, Rows]:
     """Sums of some blocks on a shift and a grid that all share, and the rows of the sample."""
-    layer, normal = model._layer(), NormalEquations(model.centers_.shape[0], n_outputs)
+    layer, k = model._layer(), len(model.classes_)
+    normal = NormalEquations(model.centers_.shape[0], 1 if k == 2 else k)
     normal.shift, normal.grid = shift, grid
-    sample = []
-    for rows, places in blocks:
-        sample.append(rows.at(places))
+    found = []
+    for rows, first in blocks:
+        found.append(numbered(sample, rows, first))
         for batch in gen_batches(len(rows.X), _ROWS):
             some = rows.at(batch)
-            normal.add(layer, some.X, one_hot(some.y, len(model.classes_)), some.weights)
+            normal.add(layer, some.X, one_hot(some.y, k), some.weights)
     normal.G, normal.B, normal.layer = to_host(normal.G), to_host(normal.B), None
-    return normal, joined(sample)
+    return normal, joined(found)
 
 
 def _added(*parts: tuple[NormalEquations, Rows]) -> tuple[NormalEquations, Rows]:

@@ -89,7 +89,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             work = PairWork.of(len(model.classes_), _TASKS_PER_THREAD * blocks.tasks.n_threads)
         pieces = _pieces(weighted, work.parts)  # computed while gamma is found
         with limited(self.n_jobs):
-            model._activation = model._resolve(blocks, blocks.weights)
+            model._activation = model._resolve(blocks, None)
         model._quantizations = _quantizations(blocks, model.precision)
         with finite(model, blocks):
             found, solutions = self._solve_pairs(model, blocks, work, pieces, (X, y))
@@ -117,7 +117,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         """Coefficients and descriptions of all tasks, and solutions of all pairs in order."""
         tasks, classes, distinct = blocks.tasks, model.classes_, blocks.known[_RACE]
         sizes = np.bincount(distinct.labels)
-        by_key = len(distinct.first) < len(blocks) or len(np.unique(distinct.mass)) > 1
+        by_key = len(distinct.first) < blocks.shape[0] or len(np.unique(distinct.mass)) > 1
         solve = partial(_solve, model, sizes, by_key)
         pairs = list(combinations(range(len(classes)), 2))
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
@@ -219,12 +219,12 @@ def _quantizations(blocks: Blocks, precision: str) -> tuple[Quantization, ...] |
     if not likely or blocks.dtype == np.uint8:
         return likely
     task = partial(_are_on, likely)
-    on = blocks.over_rows(task, np.logical_and, False, False, "quantization")
+    on = blocks.over_rows(task, np.logical_and, "quantization")
     return tuple(quantization for quantization, every in zip(likely, on) if every)[:1]
 
 
 def _are_on(
-    quantizations: tuple[Quantization, ...], X: np.ndarray, y: None, weights: None, first: int
+    quantizations: tuple[Quantization, ...], X: np.ndarray, y: Any, weights: Any, first: int
 ) -> np.ndarray:
     """Whether all rows are on each quantization."""
     return np.array([not encode(X, quantization)[1].any() for quantization in quantizations])

@@ -91,16 +91,15 @@ def over_rows(
     merge : callable
         Called with the results of two parts, in any order.
     X, y, weights
-        Arrays. If X is an object that holds all three, its
-        ``over_rows(task, merge, y, weights, name)`` does the work; whether y and weights are None
-        then tells whether tasks need them.
+        Arrays. If X is an object that holds all three, its ``over_rows(task, merge, name)`` does
+        the work, and tasks get all that it holds.
     rows : int
         Number of rows of a part of an array.
     name : str
         Name of the tasks, for monitoring.
     """
     if hasattr(X, "over_rows"):
-        return X.over_rows(task, merge, y is not None, weights is not None, name)
+        return X.over_rows(task, merge, name)
 
     def part(start: int) -> Result:
         some = slice(start, start + rows)

@@ -389,7 +389,7 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     )
 
 
-def _largest(X: Any, y: None, weights: None, first: int) -> np.ndarray:
+def _largest(X: Any, y: Any, weights: Any, first: int) -> np.ndarray:
     """The largest absolute value of each column."""
     largest = abs(X).max(axis=0)
     return np.asarray(largest.toarray() if sp.issparse(largest) else on_host(largest)).ravel()

@@ -123,7 +123,7 @@ def _variance(X: Any, weights: np.ndarray | None) -> float:
 
 
 def _sums_of_rows(
-    about: float, X: Any, y: None, weights: np.ndarray | None, first: int
+    about: float, X: Any, y: Any, weights: np.ndarray | None, first: int
 ) -> np.ndarray:
     """The exact sums over all rows of weights, of x - about and of its square."""
     of_bytes = X.dtype == np.uint8 and not about and not sp.issparse(X)
