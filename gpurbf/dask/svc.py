@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, combinations
@@ -92,8 +91,9 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             model._activation = model._resolve(blocks, None)
         model._quantizations = _quantizations(blocks, model.precision)
         with finite(model, blocks):
-            found, solutions = self._solve_pairs(model, blocks, work, pieces, (X, y))
-            entries, (first, *_) = zip(*found)
+            found = self._solve_pairs(model, blocks, work, pieces, (X, y))
+            pairs, entries, (first, *_), solved = zip(*found)
+            solutions = [solution for _, solution in sorted(zip(chain(*pairs), chain(*solved)))]
             against, place, value = columns(entries)
             places, number = np.unique(place, return_inverse=True)
             tasks = blocks.tasks.each("support-vectors", partial(_chosen, places), [*zip(*pieces)])
@@ -113,8 +113,8 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         work: PairWork,
         pieces: list[list[Any]],
         data: tuple[Any, Any],
-    ) -> tuple[list[Any], list[Solution]]:
-        """Coefficients and descriptions of all tasks, and solutions of all pairs in order."""
+    ) -> list[tuple[Any, ...]]:
+        """What `_solve` returns of all tasks, in the order of their first pairs."""
         tasks, classes, distinct = blocks.tasks, model.classes_, blocks.known[_RACE]
         sizes = np.bincount(distinct.labels)
         by_key = len(distinct.first) < blocks.shape[0] or len(np.unique(distinct.mass)) > 1
@@ -122,37 +122,34 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         pairs = list(combinations(range(len(classes)), 2))
         progress = Progress(self, [classes[list(pair)] for pair in pairs], *data)
         left = sorted(work.tasks, key=lambda own: sum(sizes[a] + sizes[b] for a, b in own))
-        running: dict[Any, tuple[list[tuple[int, int]], str | None]] = {}
-        found: dict[tuple[int, int], Any] = {}
-        solutions: dict[tuple[int, int], Solution] = {}
+        running: dict[Any, str] = {}  # the worker that each task was begun for
+        found: list[tuple[Any, ...]] = []
 
-        def begin(worker: str | None) -> Any:
+        def begin(worker: str) -> Any:
             """Begin the largest task that is left, on that worker if it is there."""
             own = left.pop()
             arguments = own, *chain(*(pieces[part] for part in work.parts_of(own)))
-            where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
-            future = tasks.start(tasks.each("pairs", solve, [arguments])[0], **where)
-            running[future] = own, worker
+            [task] = tasks.each("pairs", solve, [arguments])
+            future = tasks.start(task, workers=worker, allow_other_workers=True)
+            running[future] = worker
             return future
 
         # Dask expects tasks of one name to take equally long, and would queue too many at a thread.
-        threads = Counter(list(tasks.threads) if model.backend in GPUS else tasks.threads)
-        workers: list[str | None] = [*threads.elements()]
-        slots = ((workers or [None]) * _TASKS_AHEAD)[: len(left)]
+        on_gpus = model.backend in GPUS
+        workers = [at for at, n in tasks.threads.items() for _ in range(1 if on_gpus else n)]
+        slots = ((workers or [""]) * _TASKS_AHEAD)[: len(left)]  # "": anywhere
         ends = distributed.as_completed([begin(worker) for worker in slots])
         for ended in ends.batches():
             for future in ended:
+                worker = running.pop(future)
                 if left:
-                    ends.add(begin(running[future][1]))
-            for future, result in zip(ended, tasks.gathered(ended)):
-                own, _ = running.pop(future)
-                coefficients, ran, own_solutions = result
-                found[own[0]] = coefficients, ran
-                for pair, solution in zip(own, own_solutions):
-                    solutions[pair] = solution
+                    ends.add(begin(worker))
+            for solved in tasks.gathered(ended):
+                found.append(solved)
+                for pair, solution in zip(solved[0], solved[-1]):
                     progress.solved(pairs.index(pair), solution)
         progress.finish()
-        return [found[key] for key in sorted(found)], [solutions[pair] for pair in pairs]
+        return sorted(found)  # by the first pairs, which differ
 
 
 class PairWork(NamedTuple):
@@ -232,12 +229,13 @@ def _are_on(
 
 def _solve(
     model: svc.SVC, sizes: np.ndarray, by_key: bool, pairs: list[tuple[int, int]], *pieces: Rows
-) -> tuple[tuple[np.ndarray, ...], tuple[str, str], list[Solution]]:
+) -> tuple[list[tuple[int, int]], tuple[np.ndarray, ...], tuple[str, str], list[Solution]]:
     """Solve pairs of some classes as the local estimator does among all samples.
 
     ``sizes`` are those of all classes, with equal samples counted once; ``by_key`` says whether
-    there are equal samples or unequal weights anywhere. Returns the coefficients other than zero,
-    by row of `PairModels.dual_coef` and number of the given sample; what ran; and the solutions.
+    there are equal samples or unequal weights anywhere. Returns the pairs; the coefficients other
+    than zero, by row of `PairModels.dual_coef` and number of the given sample; what ran; and the
+    solutions.
     """
     wanted = sorted({c for pair in pairs for c in pair})
     rows = in_order((_of_classes(wanted, piece) for piece in pieces), by_class=True)
@@ -260,4 +258,4 @@ def _solve(
     against, number = np.nonzero(models.dual_coef)
     place = rows.places[models.support[number]]
     coefficients = against, place, models.dual_coef[against, number]
-    return coefficients, (models.backend, models.description), models.solutions
+    return pairs, coefficients, (models.backend, models.description), models.solutions
