@@ -101,7 +101,7 @@ def _by_count(
         passes = Selection(rule, arithmetic, unit)
         passes.feed(X, groups, stream)
         found[radius] = passes.indices
-        return len(passes)
+        return len(passes.indices)
 
     some = X[stream[:200]]
     some = some.toarray() if sp.issparse(some) else some

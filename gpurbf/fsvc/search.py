@@ -225,7 +225,7 @@ def radius_for_ratio(
     def count(radius: float) -> int:
         selection = new(radius)
         selection.feed(X, y, stream)
-        return len(selection)
+        return len(selection.indices)
 
     # Well inside the rule's limits, so that a few more samples do not leave them.
     low, high = 0.02 * len(stream), max(0.05 * len(stream), len(np.unique(y)))

@@ -23,6 +23,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,8 +54,8 @@ _WIDER, _MAX_DOUBT = 1.03, 0.01
 # Candidates for which the centers that may reach them are found at a time.
 _ROWS_AHEAD = 64
 _CANDIDATES_PER_BLOCK = 1024  # target: the cost of their mutual activations is its square
-# Parameters of a pass, as they are pickled.
-_PARAMETERS = ("overlap", "n_classes", "margin", "max_centers")
+# What a pass is pickled as, by the names of its attributes.
+_PICKLED = ("overlap", "n_classes", "margin", "max_centers", "centers")
 
 
 class Order(NamedTuple):
@@ -131,6 +132,8 @@ _SummedLayer = tuple[HiddenLayer, np.ndarray]
 class Pass:
     """One pass over a stream of samples, in chunks of any size; it holds the centers so far.
 
+    Its arrays are replaced, never changed, so that copies of a pass may share them.
+
     Parameters
     ----------
     arithmetic : Arithmetic
@@ -147,12 +150,12 @@ class Pass:
 
     Attributes
     ----------
-    centers : ndarray of shape (m, n)
-        In the dtype of the samples.
-    labels : list of int
+    centers : ndarray of shape (m, n) or None
+        In the dtype of the samples; None before the first ones.
+    labels : int64 array of shape (m,)
         Their class numbers. A center adds to column ``label % n_classes`` of the activity: to its
         class's, or to the only one.
-    indices : list of int
+    indices : int64 array of shape (m,)
         Where the centers were in the stream, see `feed`.
     """
 
@@ -162,21 +165,10 @@ class Pass:
     n_classes: int
     margin: float
     max_centers: int | None
-    indices: list[int] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    _parts: list[np.ndarray] = field(default_factory=list)
+    centers: Any = None
+    labels: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
+    indices: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     _range: tuple[np.ndarray, np.ndarray] | None = None
-
-    @property
-    def centers(self) -> np.ndarray:
-        """The centers so far, in the dtype of the samples."""
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        return self._parts[0]
-
-    def copy(self) -> Pass:
-        """A copy of the pass, which can continue without changing this one."""
-        return replace(self, indices=[*self.indices], labels=[*self.labels], _parts=[*self._parts])
 
     def feed(self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
         """Take the next samples of the stream.
@@ -191,6 +183,8 @@ class Pass:
         places : int array of shape (N,)
             Numbers of the rows in `indices`.
         """
+        if self.centers is None:
+            self.centers = np.empty((0, X.shape[1]), X.dtype)
         layers: list[_SummedLayer] = []
         # Blocks are dense: of many inputs they have fewer rows.
         most = min(_MAX_BLOCK_ROWS, max(1, int(working_bytes() / 2 / (8 * X.shape[1]))))
@@ -215,9 +209,9 @@ class Pass:
         rows, labels, samples = block[candidates], labels[candidates], samples[candidates]
         K = self.arithmetic.layer(samples, self.unit.activation()).activations(samples)
         taken = self._walk(A[candidates], K, rows, labels % self.n_classes, doubt)
-        self.labels.extend(labels[taken].tolist())
-        self.indices.extend(places[candidates][taken].tolist())
-        self._parts.append(rows[taken])
+        self.labels = np.append(self.labels, labels[taken])
+        self.indices = np.append(self.indices, places[candidates][taken])
+        self.centers = np.concatenate([self.centers, rows[taken]])
         return len(candidates)
 
     def _activity(self, block: Samples, doubt: float, layers: list[_SummedLayer]) -> np.ndarray:
@@ -234,7 +228,7 @@ class Pass:
         m, current = len(self.indices), [*layers]
         for begin in range(len(layers) * _CENTERS_PER_LAYER, m, _CENTERS_PER_LAYER):
             some = slice(begin, begin + _CENTERS_PER_LAYER)
-            columns = np.array(self.labels[some]) % self.n_classes
+            columns = self.labels[some] % self.n_classes
             W = (columns[:, None] == np.arange(self.n_classes)).astype(np.float64)
             layer = self.arithmetic.layer(self.centers[some], self.unit.activation())
             current.append((layer, W))
@@ -263,8 +257,8 @@ class Pass:
             if position == len(rows):
                 return taken
             if not len(C):
-                C = np.concatenate([*self._parts, rows])
-                where = np.append(np.array(self.labels, np.int64) % self.n_classes, columns)
+                C = np.concatenate([self.centers, rows])
+                where = np.append(self.labels % self.n_classes, columns)
             some = np.append(np.ones(m, bool), taken)  # no later row is taken yet
             if doubt < _MAX_DOUBT and (layer or not A[position].any()):
                 if position >= first + len(near):
@@ -331,9 +325,9 @@ class Selection:
     def copy(self, arithmetic: Arithmetic | None = None) -> Selection:
         """A copy that can continue without changing this one, with another arithmetic if given."""
         other = copy.copy(self)
-        other.passes = [one.copy() for one in self.passes]
-        for one in other.passes:
-            one.arithmetic = arithmetic or one.arithmetic
+        other.passes = [
+            replace(one, arithmetic=arithmetic or one.arithmetic) for one in self.passes
+        ]
         return other
 
     @stage("prepare", "centers chosen")
@@ -357,10 +351,9 @@ class Selection:
         """The state to keep, as arrays, numbers and names; see `from_plain`."""
         passes = []
         for one in self.passes:
-            own = {name: getattr(one, name) for name in _PARAMETERS}
-            centers = one.centers if one.indices else None
-            places = np.array([one.indices, one.labels], np.int64)
-            passes.append(own | {"centers": centers, "places": places, "range": one._range})
+            own = {name: getattr(one, name) for name in _PICKLED}
+            places = np.array([one.indices, one.labels])
+            passes.append(own | {"places": places, "range": one._range})
         return {"kind": self.kind, "unit": tuple(self.unit), "passes": passes}
 
     @classmethod
@@ -369,28 +362,24 @@ class Selection:
         self = object.__new__(cls)
         self.kind, self.unit, self.passes = kept["kind"], Unit(*kept["unit"]), []
         for one in kept["passes"]:
-            made = Pass(arithmetic, self.unit, **{name: one[name] for name in _PARAMETERS})
-            made.indices, made.labels = one["places"][:2].tolist()  # 0.1.0 wrote a third row
-            made._parts = [] if one["centers"] is None else [one["centers"]]
+            made = Pass(arithmetic, self.unit, **{name: one[name] for name in _PICKLED})
+            made.indices, made.labels = one["places"][:2]  # 0.1.0 wrote a third row
             made._range = one["range"]
             self.passes.append(made)
         return self
 
-    def __len__(self) -> int:
-        return sum(len(one.indices) for one in self.passes)
-
     @property
     def centers(self) -> np.ndarray:
         """Centers (m, n); class after class with "per-class"."""
-        parts = [one.centers for one in self.passes if one.indices]
+        parts = [one.centers for one in self.passes]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @property
     def indices(self) -> np.ndarray:
         """Where the centers (m,) were in the stream."""
-        return np.concatenate([np.array(one.indices, np.int64) for one in self.passes])
+        return np.concatenate([one.indices for one in self.passes])
 
     @property
     def labels(self) -> np.ndarray:
         """Class numbers of the centers (m,)."""
-        return np.concatenate([np.array(one.labels, np.int64) for one in self.passes])
+        return np.concatenate([one.labels for one in self.passes])
