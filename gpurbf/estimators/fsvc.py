@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-from collections import deque
 from typing import Any, Literal
 
 import numpy as np
@@ -52,7 +51,7 @@ from gpurbf.runtime.checks import check_number, check_option, check_option_or_nu
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
-from gpurbf.solvers import iterates, make_solver
+from gpurbf.solvers import make_solver
 from gpurbf.solvers.one_hot import one_hot, winning_class
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -459,14 +458,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 elif name == "centers":
                     old = self._choose_centers(X, codes, order.stream, places)
                 elif name == "outputs":
-                    if goes_on and solver.needs == "sums":
-                        W = self._from_sums(solver, rows, old)
-                    else:
-                        self.__dict__.pop("_normal", None)  # sums that lack this chunk
-                        W = self._votes(factors)
-                        if len(old):
-                            W[old] = self.coef_.T
-                        W = self._trained(solver, rows, W, order.rows)
+                    W = self._trained(solver, rows, order.rows, self._votes(factors), old, goes_on)
                     self._keep_outputs(W, solver, X)
 
     @stage("prepare", "order of the samples")
@@ -580,21 +572,27 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         return W if factors is None else W * (factors / factors.max())[labels, None]
 
     @stage("output training")
-    def _trained(self, solver: Any, rows: Rows, W: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """Train the output weights, starting from W, by the rows in that order."""
-        X, y, weights, _ = rows
-        T = one_hot(y, len(self.classes_))
-        return deque(iterates(solver, self._layer(), X, T, weights, W, order), maxlen=1).pop()
+    def _trained(
+        self, solver: Any, rows: Rows, order: np.ndarray, W: np.ndarray, old: np.ndarray, keep: bool
+    ) -> np.ndarray:
+        """Output weights, trained by the rows in that order.
 
-    @stage("output training", "sums")
-    def _from_sums(self, solver: Any, rows: Rows, old: np.ndarray) -> np.ndarray:
-        """Output weights from the sums over the stream so far."""
-        T, m = one_hot(rows.y, len(self.classes_)), len(self.centers_)
-        sums: NormalEquations | None = getattr(self, "_normal", None)
-        normal = NormalEquations(m, T.shape[1]) if sums is None else sums.grown(m, old)
-        normal.add(self._layer(), rows.X, T, rows.weights)
-        self._normal = normal
-        return solver.solve(normal, keep=True).W
+        They start from the votes W; the first centers, now at the places ``old``, from their
+        weights so far. Sums go on from those of the stream so far, and are kept with ``keep``.
+        """
+        X, y, weights, _ = rows
+        layer, T = self._layer(), one_hot(y, len(self.classes_))
+        # Sums that are not added to would lack these samples.
+        sums: NormalEquations | None = self.__dict__.pop("_normal", None)
+        if solver.needs == "sums":
+            normal = NormalEquations(*W.shape) if sums is None else sums.grown(len(W), old)
+            normal.add(layer, X, T, weights)
+            if keep:
+                self._normal = normal
+            return solver.solve(normal, keep=keep).W
+        if len(old):
+            W[old] = self.coef_.T
+        return solver.train(layer, X, T, weights, start=W, order=order)
 
     @stage("back and evaluate", "fitted attributes")
     def _keep_outputs(self, W: np.ndarray, solver: Any, X: Any) -> None:
