@@ -600,7 +600,6 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         check_finite(self, X, coef_=W)
         self.coef_ = np.array(W.T, order="C")
         self.n_iter_ = getattr(solver, "n_epochs", 1)
-        self._report(self._layer())
 
     @stage("back and evaluate", "scores")
     def _scores(self, X: Any) -> np.ndarray:
