@@ -102,7 +102,7 @@ def positive_definite(activation: Activation) -> bool:
 
 
 class Epilogue(NamedTuple):
-    """From a product P to an activation: profile(form(factor * (row + column + alpha * P))).
+    """On a GPU from a product to an activation: profile(form(factor * (row + column + alpha * P))).
 
     The sum is computed in the dtype of the terms (int32 wraps around, which is harmless where the
     sum itself fits), the rest in that of the activations.
@@ -111,7 +111,7 @@ class Epilogue(NamedTuple):
     alpha: Any  # -2 (squared Euclidean distances) or 1
     factor: float
     form: int
-    profile: Any  # its address, 0 where there is nothing to do; on a GPU its number or its code
+    profile: Any  # its number or its code
     gamma: float
     coef0: float
     degree: int

@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 from callers import run_python
 
-from gpurbf.layer.activation import DOT, ROOT, SQUARED, Epilogue
-from gpurbf.layer.backends.numba.activation_kernels import LOOPS, epilogue_rows, profile_address
+from gpurbf.layer.activation import Activation
+from gpurbf.layer.backends.numba.activation_kernels import LOOPS, epilogue_rows, rule_words
 from tests import reference
 from tests.layer.numba.test_microkernels import inner_loop
-
-
-def rule(terms, out, alpha, factor, form, profile, *scalars):
-    """The epilogue from these terms to that array."""
-    scalars = scalars or (1.0, 0.0, 3)
-    address = profile_address(profile, out.dtype)
-    return Epilogue(terms.dtype.type(alpha), factor, form, address, *scalars)
 
 
 def run(profile, values, gamma=1.0, coef0=0.0, degree=3):
@@ -24,8 +17,8 @@ def run(profile, values, gamma=1.0, coef0=0.0, degree=3):
     values = np.atleast_2d(values)
     rows, columns = (np.zeros(length, values.dtype) for length in values.shape)
     out = np.empty_like(values)
-    epilogue = rule(columns, out, 1, 1.0, DOT, profile, gamma, coef0, degree)
-    epilogue_rows(0, len(values), values, rows, columns, epilogue, out)
+    rule = rule_words(Activation("dot", profile, gamma, coef0, degree), 1, 1.0, out.dtype, out.size)
+    epilogue_rows(0, len(values), values, rows, columns, rule, out)
     return out[0]
 
 
@@ -134,7 +127,9 @@ def test_pass_from_exact_products_is_exact_before_the_profile(products, dtype, m
     P = (X @ C.T).astype(products)
     squares = [(A * A).sum(axis=1).astype(np.int32) for A in (X, C)]
     out = np.empty((3, m), dtype)
-    epilogue_rows(0, 3, P, *squares, rule(squares[1], out, -2, 0.25, ROOT, "linear"), out)
+    rule = rule_words(Activation("euclidean", "laplacian"), -2, 0.25, out.dtype, m)
+    rule[4] = 0  # the address of the profile
+    epilogue_rows(0, 3, P, *squares, rule, out)
     exact = reference.euclidean(X, C) / 2
     np.testing.assert_array_equal(out, np.sqrt((exact**2).astype(dtype)))
 
@@ -142,5 +137,6 @@ def test_pass_from_exact_products_is_exact_before_the_profile(products, dtype, m
 def test_pass_may_write_over_its_products_and_clamps_at_zero():
     P = np.array([[1.0, 5.0], [2.0, -3.0]], np.float32)
     zeros = np.zeros(2, np.float32)
-    epilogue_rows(0, 2, P, zeros, zeros, rule(zeros, P, -2, 1.0, SQUARED, "linear"), P)
+    rule = rule_words(Activation("euclidean", "linear"), -2, 1.0, P.dtype, 2)
+    epilogue_rows(0, 2, P, zeros, zeros, rule, P)
     np.testing.assert_array_equal(P, [[0, 0], [0, 6]])

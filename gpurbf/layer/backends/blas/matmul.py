@@ -183,8 +183,8 @@ class MatrixProductLayer(ByTiles):
             P = out if out.dtype == kind else np.empty(out.shape, kind)
             product.multiply(packed, self.centers, P)
             if not self._products_are_values:
-                alpha, factor = d.terms.alpha, d.factor
-                rule = tile_layer.epilogue_of(self.activation, alpha, factor, out.dtype)
+                how = self.activation, d.terms.alpha, d.factor, out.dtype
+                rule = activation_kernels.rule_words(*how, out.shape[1])
                 given = P, terms, self.column_terms, rule, out
 
                 def activate(rows: slice) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpurbf.layer.activation import DOT, ROOT, SQUARE
+from gpurbf.layer.activation import DOT, ROOT, SQUARE, form, in_tile
 from gpurbf.layer.backends.numba.scalar_math import exp_negative, log_positive, tanh
 from gpurbf.runtime.jit.caching import cached, compiled
 from gpurbf.runtime.jit.llvm import (
@@ -68,10 +68,6 @@ def thin_plate(v, count, gamma, coef0, degree):
         v[i] = zero if s < tiny else t
 
 
-def linear(v, count, gamma, coef0, degree):
-    """The dot product itself."""
-
-
 def poly(v, count, gamma, coef0, degree):
     """(gamma t + coef0)^degree by repeated squaring of whole buffers."""
     use_widest_vectors()
@@ -99,7 +95,7 @@ def sigmoid(v, count, gamma, coef0, degree):
         v[i] = tanh(g * v[i] + c)
 
 
-# The loop of each profile of `layer.activation.FORMULAS`.
+# The loop of each profile of `layer.activation.FORMULAS`; None: there is nothing to do.
 LOOPS = {
     "gaussian": gaussian,
     "laplacian": gaussian,
@@ -107,7 +103,7 @@ LOOPS = {
     "multiquadric": multiquadric,
     "inverse-multiquadric": inverse_multiquadric,
     "thin-plate": thin_plate,
-    "linear": linear,
+    "linear": None,
     "poly": poly,
     "sigmoid": sigmoid,
 }
@@ -155,12 +151,15 @@ def finish(rule, P, row_terms, terms, H, n, count):
 _WORDS = 6
 
 
-def rule_words(epilogue, apart, h_apart):
-    """An `Epilogue` as `finish` takes it, with the row strides (elements) of P and of H."""
-    alpha, factor, form, profile, gamma, coef0, degree = epilogue
-    rule = np.empty(_WORDS + 3, np.intp)
-    rule[:_WORDS] = apart, h_apart, form, alpha == -2, profile, degree
-    rule[_WORDS:].view(np.float64)[:] = factor, gamma, coef0
+def rule_words(activation, alpha, factor, dtype, apart):
+    """From products to activations of dtype, as `finish` takes it; see `distance.Terms` and `unit`.
+
+    Rows of products are ``apart`` numbers apart, and so are those of H, at most _CHUNK.
+    """
+    a, rule = activation, np.empty(_WORDS + 3, np.intp)
+    profile = profile_address(in_tile(a), dtype)
+    rule[:_WORDS] = apart, min(apart, _CHUNK), form(a), alpha == -2, profile, a.degree
+    rule[_WORDS:].view(np.float64)[:] = factor, a.gamma, a.coef0
     return rule
 
 
@@ -171,18 +170,17 @@ def finish_address(products, terms, dtype):
 
 def profile_address(name, dtype):
     """Address of the profile `name` for buffers of dtype float32 or float64; 0: nothing to do."""
-    dtypes = np.dtype(dtype), None, float, float, None
-    return 0 if LOOPS[name] is linear else compiled(LOOPS[name], dtypes, True).address
+    loop, dtypes = LOOPS[name], (np.dtype(dtype), None, float, float, None)
+    return 0 if loop is None else compiled(loop, dtypes, True).address
 
 
-def epilogue_rows(begin, end, P, row_terms, column_terms, epilogue, out):
+def epilogue_rows(begin, end, P, row_terms, column_terms, rule, out):
     """Rows begin … end of the activations `out` from products P, which may be the same array.
 
     P (N, m) of int32, float32 or float64 and out (N, m) of float32 or float64 are C-contiguous; the
     terms (N,) and (m,) have one dtype, int32, int64, float32 or float64.
     """
     m = P.shape[1]
-    rule = rule_words(epilogue, m, min(m, _CHUNK))
     memory = np.empty(min(m, _CHUNK), out.dtype)
     function = finish_address(P.dtype, row_terms.dtype, out.dtype)
     arrays = tuple(a.ctypes.data for a in (rule, P, row_terms, column_terms, out, memory))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation, Epilogue, apply_own, form, in_tile
+from gpurbf.layer.activation import Activation, apply_own
 from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.gram import Sums
@@ -105,8 +105,8 @@ class TileLayer:
             configuration = amx.CONFIGURATION.ctypes.data
             self._addresses = *map(microkernel_table.address, names), configuration
         self._finish = activation_kernels.finish_address(of.out, of.out, self.dtype)
-        rule = epilogue_of(activation, terms.alpha, unit(metric, quantization), self.dtype)
-        self._epilogue = activation_kernels.rule_words(rule, microkernels.BLOCK, microkernels.BLOCK)
+        rule = activation, terms.alpha, unit(metric, quantization), self.dtype
+        self._epilogue = activation_kernels.rule_words(*rule, microkernels.BLOCK)
         self.block = _block(kind, width, forced_tile().M)
         self._pack(_typed(C, self.codes), None)
 
@@ -282,12 +282,6 @@ def prepare(C: np.ndarray, activation: Activation, *arithmetic: Any) -> TileLaye
     """The `TileLayer` of centers; ``arithmetic`` is its dtype and quantization."""
     kind = OwnProfileLayer if callable(activation.profile) else TileLayer
     return kind(C, activation, *arithmetic)
-
-
-def epilogue_of(activation: Activation, alpha: int, factor: float, dtype: np.dtype) -> Epilogue:
-    """The kernels' `Epilogue` for activations of dtype."""
-    a, profile = activation, activation_kernels.profile_address(in_tile(activation), dtype)
-    return Epilogue(alpha, factor, form(a), profile, a.gamma, a.coef0, a.degree)
 
 
 def _block(kind: Kind, width: int, wanted: int | None) -> int:
