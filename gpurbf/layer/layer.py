@@ -31,7 +31,7 @@ class _Block(NamedTuple):
     """Some rows of X as a prepared layer takes them."""
 
     rows: slice | np.ndarray
-    layer: PreparedLayer[Any]
+    layer: PreparedLayer
     values: Any
 
 
@@ -43,9 +43,9 @@ class OutputWeights:
 
     def __init__(self, W: Any) -> None:
         self.W, self.shape = W, W.shape
-        self._packed: dict[PreparedLayer[Any], Any] = {}
+        self._packed: dict[PreparedLayer, Any] = {}
 
-    def packed(self, layer: PreparedLayer[Any]) -> Any:
+    def packed(self, layer: PreparedLayer) -> Any:
         """The weights as that layer's ``matvec`` takes them."""
         if layer not in self._packed:
             self._packed[layer] = layer.pack_weights(self.W)
@@ -150,7 +150,7 @@ class HiddenLayer:
             )
         self._options = {"tf32": True} if precision == "tf32" else {}
         # The centers prepared for each arithmetic when it is first needed, by one thread.
-        self._prepared: dict[tuple[np.dtype, Quantization | None], PreparedLayer[Any]] = {}
+        self._prepared: dict[tuple[np.dtype, Quantization | None], PreparedLayer] = {}
         self._lock = Lock()
         self._last_weights: OutputWeights | None = None
 
@@ -339,7 +339,7 @@ class HiddenLayer:
         dtype = self.dtype if self.quantization is None else _FLOAT64
         return _Block(rows, self._prepare(dtype, None), samples.numbers())
 
-    def _prepare(self, dtype: np.dtype, quantization: Quantization | None) -> PreparedLayer[Any]:
+    def _prepare(self, dtype: np.dtype, quantization: Quantization | None) -> PreparedLayer:
         """The centers prepared for that arithmetic."""
         key = dtype, quantization
         if key not in self._prepared:

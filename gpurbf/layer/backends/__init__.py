@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -59,10 +59,8 @@ INSTALL = (
     "(nvidia-smi says)"
 )
 
-Packed = TypeVar("Packed")
 
-
-class PreparedLayer(Protocol[Packed]):
+class PreparedLayer(Protocol):
     """Centers C (m, n) as a backend takes them, in one arithmetic: H[i, j] = phi(d(x_i, c_j)).
 
     X (N, n) is uint8 codes if the layer was prepared with a quantization, otherwise real numbers.
@@ -76,10 +74,10 @@ class PreparedLayer(Protocol[Packed]):
     def activations(self, X: np.ndarray, out: np.ndarray) -> None:
         """Write H into ``out``, an array (N, m) of the layer's dtype."""
 
-    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Packed:
+    def pack_weights(self, W: np.ndarray | GroupedWeights) -> Any:
         """Output weights W (m, k) in the form in which `matvec` takes them."""
 
-    def matvec(self, X: np.ndarray, W: Packed) -> np.ndarray:
+    def matvec(self, X: np.ndarray, W: Any) -> np.ndarray:
         """H @ W, shape (N, k), for packed weights."""
 
     def gram(self, X: np.ndarray, T: np.ndarray, weights: np.ndarray | None, sums: Sums) -> None:
@@ -110,7 +108,7 @@ class Backend:
     name: str
     xp: ModuleType
     kernel: str
-    prepare: Callable[..., PreparedLayer[Any]]
+    prepare: Callable[..., PreparedLayer]
     among: Callable[..., TilesAmong] | None = None
     device: str = ""
     tiled: bool = True
