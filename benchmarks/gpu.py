@@ -17,7 +17,7 @@ from benchmarks.report import Report
 from gpurbf import FSVC, SVC, RBFClassifier
 from gpurbf.cli import classify
 from gpurbf.layer.activation import Activation
-from gpurbf.layer.backends import GPUS, Backend, available_backends, best_on_host, get_backend
+from gpurbf.layer.backends import GPUS, Backend, best_on_host, get_backend
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import cholesky
 
@@ -73,8 +73,8 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     A section or a way that fails is reported as failed and the others go on; what was found is
     written after each section.
     """
-    problems = {name: why for name, why in available_backends().items() if name in GPUS}
-    names = [name for name in GPUS if problems[name] is None]
+    problems = {name: why for name, why in ways.refused().items() if name in GPUS}
+    names = [name for name in GPUS if name not in problems]
     if not names:
         report.text("**Not measured on a GPU**: there is none here.")
         report.table(("backend", "why it cannot run"), problems.items())

@@ -15,7 +15,7 @@ from benchmarks import data, figures, ways
 from benchmarks.measure import Times, in_turn, once
 from benchmarks.report import Report
 from benchmarks.ways import Evaluation
-from gpurbf.layer.backends import Tile, available_backends, forced
+from gpurbf.layer.backends import Tile, forced
 
 TITLE = "The paper's experiment"
 # Nanoseconds, as their authors state them.
@@ -191,8 +191,7 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
     report.table(
         ("way", "ns", "range", *(f"{b}'s time / this" for b in bases)), lines, "paper-backends"
     )
-    missing = {name: why for name, why in available_backends().items() if why is not None}
-    for name, why in missing.items():
+    for name, why in ways.refused().items():
         report.text(f"Not measured, `{name}`: {why}")
     if all(backend.xp is np for backend in ways.there().values()):
         report.text("No GPU here: times with and without transfers were not measured on a GPU.")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer.activation import SQUARED, Activation
-from gpurbf.layer.backends import Backend, available_backends, best_on_host, get_backend
+from gpurbf.layer.backends import LOADERS, Backend, best_on_host, get_backend
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 
 kernels = lazy_module("benchmarks._naive_kernels")
@@ -83,7 +84,19 @@ def plain(dtype: str, X: np.ndarray, C: np.ndarray) -> Evaluation:
 
 def there() -> dict[str, Backend]:
     """The backends that can run here."""
-    return {name: get_backend(name)[0] for name, why in available_backends().items() if why is None}
+    missing = refused()
+    return {name: get_backend(name)[0] for name in LOADERS if name not in missing}
+
+
+def refused() -> dict[str, str]:
+    """The backends that cannot run here, and why."""
+    found = {}
+    for name in LOADERS:
+        try:
+            get_backend(name)
+        except BackendUnavailable as error:
+            found[name] = str(error)
+    return found
 
 
 def every_way() -> dict[str, Way]:

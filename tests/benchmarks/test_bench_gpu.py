@@ -2,9 +2,8 @@
 
 import pytest
 
-from benchmarks import gpu
+from benchmarks import gpu, ways
 from benchmarks.report import Report
-from gpurbf.layer.backends import available_backends
 
 
 @pytest.mark.slow
@@ -30,7 +29,7 @@ def test_every_section_runs_and_one_that_fails_leaves_the_others(cupy, monkeypat
 
 
 def test_without_a_gpu_it_says_so(capsys):
-    if not all(available_backends()[name] for name in gpu.GPUS):
+    if not all(name in ways.refused() for name in gpu.GPUS):
         pytest.skip("there is a GPU here")
     gpu.run(Report(gpu.TITLE), quick=True, data_home=None)
     assert "Not measured on a GPU" in capsys.readouterr().out

@@ -10,11 +10,12 @@ import pytest
 from benchmarks import data, figures, paper, scale, ways
 from benchmarks.measure import megabytes
 from benchmarks.report import Report
-from gpurbf.layer.backends import Tile, available_backends
+from gpurbf.layer.backends import Tile
+from gpurbf.profiling import machine
 
 
 def test_every_backend_that_is_there_is_measured_in_every_precision():
-    there = [name for name, problem in available_backends().items() if problem is None]
+    there = [name for name, said in machine.backends().items() if said.startswith("available")]
     expected = {f"{name}, {precision}" for name in there for precision in ways.PRECISIONS}
     assert expected <= set(ways.every_way())
     assert set(ways.every_way()) - expected == {ways.NAIVE, "plain NumPy, float64", ways.PLAIN}

@@ -9,12 +9,13 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
+from benchmarks import ways
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context
-from gpurbf.layer.backends import Tile, available_backends, forced
+from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.threads import limited
 
-BACKENDS = [name for name in ("numpy", "mkl", "numba") if available_backends()[name] is None]
+BACKENDS = [name for name in ("numpy", "mkl", "numba") if name in ways.there()]
 KERNELS = [name for name in cpu_kernel.KERNELS if cpu_kernel.missing(name) is None]
 SEEDS = st.integers(0, 2**32 - 1)
 MODELS = {

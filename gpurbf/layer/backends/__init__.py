@@ -280,15 +280,6 @@ def centers_worth_a_transfer(device: float, host: float, copy: float) -> float:
     return 2 / copy / gain if gain > 0 else math.inf
 
 
-def available_backends() -> dict[str, str | None]:
-    """Every backend's name with None if it can run here, else why it cannot."""
-    attempts = {name: _attempt(LOADERS[name]) for name in LOADERS}
-    return {
-        name: _why(found) if isinstance(found, Exception) else None
-        for name, found in attempts.items()
-    }
-
-
 _local = threading.local()
 
 
