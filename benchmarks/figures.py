@@ -85,7 +85,7 @@ def ranking(medians: Mapping[str, float], published: Mapping[str, float], figure
     plain(axis)
 
 
-def tiles(found: Mapping[str, Mapping[Any, float]], figure: Any) -> None:
+def tiles(found: Mapping[str, Mapping[str, float]], figure: Any) -> None:
     """A panel a backend: time over its candidates, against its default."""
     names = list(dict.fromkeys(way.partition(",")[0] for way in found))
     figure.set_size_inches(4 * len(names), 4.5)
@@ -98,8 +98,7 @@ def tiles(found: Mapping[str, Mapping[Any, float]], figure: Any) -> None:
             ratios = [series[tile] / series[default] for tile in order]
             axis.plot(ratios, label=kind, color=COLOURS[kind], marker=_MARKS[kind])
         axis.axhline(1, color=_GREY, lw=1)
-        labels = [str(tile) for tile in order]
-        axis.set_xticks(range(len(order)), labels, rotation=60, ha="right", fontsize=8)
+        axis.set_xticks(range(len(order)), order, rotation=60, ha="right", fontsize=8)
         axis.set_title(name)
         axis.set_yscale("log")
         plain(axis)

@@ -227,26 +227,28 @@ def tiles_to_try(name: str) -> tuple[Tile, ...]:
 def _tiles(report: Report, N: int) -> None:
     """B and its likes: each backend's own candidates for the block inside a launch."""
     X, C = data.pixels(N, N, 784)
-    found: dict[str, dict[Tile, float]] = {}
+    found: dict[str, dict[str, float]] = {}
     for name in ways.there():
         for label, precision in ways.PRECISIONS.items():
             evaluations = {}
             for tile in dict.fromkeys((Tile(), *tiles_to_try(name))):
                 with forced(tile):
-                    evaluations[tile] = ways.evaluation(name, precision, X, C)
-                    evaluations[tile]()
-            times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * N)
-            found[f"{name}, {label}"] = {t: times[str(t)].median for t in evaluations}
+                    evaluate = ways.evaluation(name, precision, X, C)
+                    evaluate()
+                evaluations[ways.stated(tile)] = evaluate
+            times = synapse_times(evaluations, X.size * N)
+            found[f"{name}, {label}"] = {t: times[t].median for t in evaluations}
     if "numba-cuda" in ways.there():
-        evaluations = {Tile(B=B): ways.untiled(X, C, B) for B in (4, 8, 16, 32)}
-        evaluations[Tile()] = ways.untiled(X, C)
-        times = synapse_times({str(t): e for t, e in evaluations.items()}, X.size * N)
-        found[ways.UNTILED] = {t: times[str(t)].median for t in (Tile(), *evaluations)}
+        evaluations = {ways.stated(Tile(B=B)): ways.untiled(X, C, B) for B in (4, 8, 16, 32)}
+        evaluations[ways.DEFAULT] = ways.untiled(X, C)
+        times = synapse_times(evaluations, X.size * N)
+        found[ways.UNTILED] = {t: times[t].median for t in (ways.DEFAULT, *evaluations)}
     rows = []
     for name, series in found.items():
         best = min(series, key=lambda tile: series[tile])
+        default = series[ways.DEFAULT]
         rows += [
-            (name, tile, number(value), f"{value / series[Tile()]:.2f}", "best" * (tile == best))
+            (name, tile, number(value), f"{value / default:.2f}", "best" * (tile == best))
             for tile, value in series.items()
         ]
     report.text(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer.activation import SQUARED, Activation
-from gpurbf.layer.backends import LOADERS, Backend, best_on_host, get_backend
+from gpurbf.layer.backends import LOADERS, Backend, Tile, best_on_host, get_backend
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
@@ -21,6 +21,7 @@ cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 
 NAIVE, PLAIN = "naive loop, 1 thread", "plain NumPy, float32"
 UNTILED = "untiled GPU kernel, float32"
+DEFAULT = "default"  # what a tile states that states nothing
 PRECISIONS = {"float64": "float64", "float32": "float32", "8-bit": "exact"}
 
 # H of samples and centers, computed anew at each call.
@@ -86,6 +87,12 @@ def there() -> dict[str, Backend]:
     """The backends that can run here."""
     missing = refused()
     return {name: get_backend(name)[0] for name in LOADERS if name not in missing}
+
+
+def stated(tile: Tile) -> str:
+    """What a tile states."""
+    sizes = [f"{key} {value:g}" for key, value in tile._asdict().items() if value is not None]
+    return ", ".join(sizes) or DEFAULT
 
 
 def refused() -> dict[str, str]:

@@ -293,10 +293,6 @@ class Tile(NamedTuple):
     M: int | None = None
     B: int | None = None
 
-    def __str__(self) -> str:
-        stated = [f"{key} {value:g}" for key, value in self._asdict().items() if value is not None]
-        return ", ".join(stated) or "default"
-
 
 @contextmanager
 def forced(tile: Tile) -> Iterator[None]:
