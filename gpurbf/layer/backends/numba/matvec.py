@@ -16,7 +16,7 @@ from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_for, parallel_rows
+from gpurbf.runtime.threads import parallel_rows
 
 if TYPE_CHECKING:
     from gpurbf.layer.backends.numba.consumers import Consumer
@@ -29,13 +29,13 @@ microkernels = lazy_module("gpurbf.layer.backends.numba.microkernels")
 packing = lazy_module("gpurbf.layer.backends.numba.packing")
 
 
-_ROWS = 192
+# The least rows that a thread multiplies at a time, and the least multiplications: they take longer
+# than it takes to wake a thread.
+_ROWS, _WORTH_A_THREAD = 192, 1 << 20
 # Rows that a thread packs at a time, a multiple of those that it must take together.
 _TOGETHER = 64
 # Outputs that a plain loop is fast enough for.
 _FEW = 3
-# Multiplications that take longer than it takes to wake a thread.
-_WORTH_A_THREAD = 1 << 20
 
 
 class Weights(NamedTuple):
@@ -166,11 +166,9 @@ def _multiply(W: np.ndarray | Weights, H: np.ndarray, S: np.ndarray) -> None:
     else:
         add, nbytes = partial(_add_few, H, W, sums), W.nbytes
 
-    def task(i: int) -> None:
-        add(slice(i * _ROWS, min((i + 1) * _ROWS, len(H))))
-
+    least = _WORTH_A_THREAD // max(1, H.shape[1] * S.shape[1])
     with stage("hidden layer", "H @ W"):
-        parallel_for(task, -(-len(H) // _ROWS), 1 + H.size * S.shape[1] // _WORTH_A_THREAD)
+        parallel_rows(add, len(H), max(_ROWS, least))
         S[...] = sums
         count(operations=2 * H.size * S.shape[1], kind=H.dtype.name, nbytes=H.nbytes + nbytes)
 
