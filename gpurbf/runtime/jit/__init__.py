@@ -54,8 +54,8 @@ class Announcer(event.Listener):
         """A pass begins."""
         module = str((event.data or {}).get("module", ""))
         if self.depth or module.startswith("gpurbf."):
-            if not self.depth:
-                self.began = self.clock()
+            if not self.depth:  # as if there had been no break since the last pass
+                self.began = self.clock() - self.spent
             self.depth += 1
 
     def on_end(self, event):
@@ -63,9 +63,7 @@ class Announcer(event.Listener):
         if not self.depth:
             return
         self.depth -= 1
-        now = self.clock()
-        self.spent += now - self.began
-        self.began = now
+        self.spent = self.clock() - self.began
         if not self.said and self.spent > SECONDS:
             self.said = True
             print(
