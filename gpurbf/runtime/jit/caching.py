@@ -70,32 +70,27 @@ def _digest(path):
     """A hash of a source file and of all files of the package that it imports, directly or not."""
     sources, new = {path}, {path}
     while new:
-        new = {imported for source in new for imported in _imports(source)} - sources
+        new = {imported for source in new for imported in _source(source)[1]} - sources
         sources |= new
     digest = hashlib.sha256()
     for source in sorted(sources):
-        digest.update(source.name.encode() + b"\0" + _read(source))
+        digest.update(source.name.encode() + b"\0" + _source(source)[0])
     return digest.digest()
 
 
 @functools.cache
-def _imports(path):
-    """The files of the package or of its own folder that a file imports.
+def _source(path):
+    """A file's content, and the files of the package or of its own folder that it imports.
 
     In ``from a import b``, b is a module or a name in a: the files of both are taken if they exist.
     """
-    files = []
-    for module, names in _IMPORT.findall(_read(path).decode()):
+    content, files = path.read_bytes(), []
+    for module, names in _IMPORT.findall(content.decode()):
         for name in ("", *_NAME.findall(names)):
             for folder in (_ROOT, path.parent):
                 file = folder.joinpath(*module.split("."), name)
                 files += file.with_suffix(".py"), file / "__init__.py"
-    return [file for file in files if file.is_file()]
-
-
-@functools.cache
-def _read(path):
-    return path.read_bytes()
+    return content, [file for file in files if file.is_file()]
 
 
 class JitKernel(CPUDispatcher):
