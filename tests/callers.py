@@ -46,7 +46,7 @@ def shared_numbers():
 
 def everything():
     """Everything that a limit of threads could leave a trace in."""
-    return numbers(), own_numbers(), threads._limit.get(), set(threads._callers)
+    return numbers(), own_numbers(), threads._limits.get(), set(threads._callers)
 
 
 def layer_of(C, gamma=0.1, metric="euclidean", profile="gaussian", **options):

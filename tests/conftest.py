@@ -58,7 +58,7 @@ def same_threads():
     yield
     after = before | _blas_threads()  # a test may load another library
     assert {path: after[path] for path in before} == before
-    assert threads._limit.get() is None
+    assert not threads._limits.get()
 
 
 @pytest.fixture(params=BACKENDS)

@@ -9,7 +9,7 @@ limit applies to, and no other thread sees it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -101,7 +101,7 @@ def _undo(told: list[tuple[Any, int]]) -> None:
             _tell_thread(library, before)
 
 
-def after_fork(limits: list[Any]) -> None:
+def after_fork(limits: Iterable[Any]) -> None:
     """Keep only these limits in a forked child: those of the thread that forked.
 
     MKL would wait for threads that the child does not have, so it uses one thread from now on.

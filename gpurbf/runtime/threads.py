@@ -56,25 +56,20 @@ class _Limit:
     ----------
     most, blas : int
         Threads of ours, and those of BLAS.
-    outer : _Limit or None
-        The limit around this one.
     cores : int
         Threads that the process may use.
     helpers : int
         Threads at work under this limit but for the caller's.
     """
 
-    def __init__(self, most: int, blas: int, outer: _Limit | None, cores: int) -> None:
-        self.most, self.blas, self.outer, self.cores = most, blas, outer, cores
+    def __init__(self, most: int, blas: int, cores: int) -> None:
+        self.most, self.blas, self.cores = most, blas, cores
         self.helpers = 0
 
-    def chain(self) -> list[_Limit]:
-        """This limit and those around it, the outermost last."""
-        return [self, *(self.outer.chain() if self.outer else [])]
 
-
-# Helpers work in copies of their caller's context (contextvars): this limit and the settings.
-_limit: ContextVar[_Limit | None] = ContextVar("gpurbf threads", default=None)
+# The limits of this thread, each around those before it. Helpers work in copies of their caller's
+# context (contextvars): these limits and the settings.
+_limits: ContextVar[tuple[_Limit, ...]] = ContextVar("gpurbf threads", default=())
 _lock = Lock()
 # The outermost limits of callers. What an interrupt leaves behind in a weak set vanishes by itself.
 _callers: WeakSet[_Limit] = WeakSet()
@@ -88,10 +83,9 @@ def _after_fork() -> None:
     global _callers
     _callers = WeakSet()
     _idle.clear()
-    limits = [] if (limit := _limit.get()) is None else limit.chain()
-    for limit in limits:
+    for limit in _limits.get():
         limit.helpers = 0
-    blas_threads.after_fork(limits)
+    blas_threads.after_fork(_limits.get())
 
 
 if hasattr(os, "register_at_fork"):
@@ -107,25 +101,25 @@ def _cores() -> int:
     return max(1, min([jit.numba.config.NUMBA_NUM_THREADS, *blas_threads.found()]))
 
 
-def _current() -> _Limit:
-    """This thread's limit; outside of all, a new one of what the settings of libraries allow.
+def _current() -> tuple[_Limit, ...]:
+    """This thread's limits; outside of all, a new one of what the settings of libraries allow.
 
     Within a limit, the settings that it began with are used: asking all libraries takes as long as
     a small block of a layer.
     """
-    if (limit := _limit.get()) is not None:
-        return limit
+    if limits := _limits.get():
+        return limits
     most = cores = _cores()
     # numba.get_num_threads() would start Numba's own threads: ask only where they run already.
     parallel = sys.modules.get("numba.np.ufunc.parallel")
     if getattr(parallel, "_is_initialized", False):
         most = min(cores, sys.modules["numba"].get_num_threads())
-    return _Limit(most, most, None, cores)
+    return (_Limit(most, most, cores),)
 
 
 def thread_limit() -> int:
     """How many threads this thread's work may use, if no other caller is at work."""
-    return _current().most
+    return _current()[0].most
 
 
 def planned_threads() -> int:
@@ -162,14 +156,14 @@ def _at_most(most: int, blas: int = sys.maxsize) -> Iterator[None]:
 
     The cores are counted before BLAS is limited, because its number of threads limits them.
     """
-    outer, now = _limit.get(), _current()
-    limit = _Limit(min(most, now.most), min(most, blas, now.blas), outer, now.cores)
+    outer, now = _limits.get(), _current()[0]
+    limit = _Limit(min(most, now.most), min(most, blas, now.blas), now.cores)
     try:
-        _limit.set(limit)
+        _limits.set((limit, *outer))
         with blas_threads.in_force(limit):
             yield
     finally:
-        _limit.set(outer)
+        _limits.set(outer)
 
 
 def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
@@ -186,13 +180,13 @@ def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
 class _Claim:
     """The helpers of a section. A thread without items left is free for others at once."""
 
-    def __init__(self, chain: list[_Limit]) -> None:
-        self.chain, self.held, self.outermost = chain, 0, False
+    def __init__(self, limits: tuple[_Limit, ...]) -> None:
+        self.limits, self.held, self.outermost = limits, 0, False
 
     def add(self, number: int) -> None:
-        """Add to the number of helpers in all limits of the chain; the caller holds the lock."""
+        """Add to the number of helpers under all limits; the caller holds the lock."""
         self.held += number
-        for each in self.chain:
+        for each in self.limits:
             each.helpers += number
 
     def free(self) -> None:
@@ -205,23 +199,22 @@ class _Claim:
 @contextmanager
 def _claimed(wanted: int) -> Iterator[_Claim]:
     """Reserve the helpers that this thread may have now, for the block."""
-    outer, limit = _limit.get(), _current()
-    claim, cores = _Claim(chain := limit.chain()), limit.cores
-    caller = chain[-1]
+    outer, limits = _limits.get(), _current()
+    claim, caller, cores = _Claim(limits), limits[-1], limits[0].cores
     try:
-        _limit.set(limit)
+        _limits.set(limits)
         with _lock.held:
             claim.outermost = caller not in _callers
             _callers.add(caller)
             if wanted:
                 callers = list(_callers)
-                room = [each.most - 1 - each.helpers for each in chain]
+                room = [each.most - 1 - each.helpers for each in limits]
                 room.append(_share(caller, callers, cores) - 1 - caller.helpers)
                 room.append(cores - len(callers) - sum(each.helpers for each in callers))
                 claim.add(max(0, min(wanted, *room)))
         yield claim
     finally:
-        _limit.set(outer)
+        _limits.set(outer)
         with _lock.held:
             claim.add(-claim.held)
             if claim.outermost:
@@ -333,7 +326,7 @@ def parallel_for(
 
     def help_out() -> None:
         try:
-            with blas_threads.thread_limit_here(claim.chain[0].blas):
+            with blas_threads.thread_limit_here(claim.limits[0].blas):
                 take_part()
         finally:
             claim.free()

@@ -65,7 +65,7 @@ def test_a_helper_that_begins_when_the_section_is_over_frees_nobody(cores):
     with threads.limited(cores), threads._claimed(3) as claim:
         pass
     claim.free()
-    assert claim.held == 0 and all(limit.helpers == 0 for limit in claim.chain)
+    assert claim.held == 0 and all(limit.helpers == 0 for limit in claim.limits)
 
 
 def test_nobody_is_woken_for_a_section_that_is_over(cores, monkeypatch):
