@@ -69,12 +69,6 @@ class Segment(NamedTuple):
 Trace: TypeAlias = "list[Segment | list[Trace]]"
 
 
-class Items(list[Trace]):
-    """Traces of a parallel section's items, for at most ``most`` threads (None: no limit)."""
-
-    most: int | None = None
-
-
 class _Account:
     """The time of one thread: each moment counts for the innermost open stage."""
 
@@ -141,18 +135,19 @@ class stage(ContextDecorator):
             account.open.pop()
 
 
-class _Section:
-    """Work of several threads, in an open stage of the thread that waits for them."""
+class _Section(list[Trace]):
+    """Work of several threads, in an open stage of the thread that waits for them.
+
+    It is the list of its items' traces. At most ``most`` threads work (None: no limit).
+    """
 
     def __init__(self, outer: _Account, helpers: int, most: int | None) -> None:
-        self.outer, self.helpers = outer, helpers
-        self.accounts: list[_Account] = []
-        self.items = Items()
-        self.items.most = most
+        self.outer, self.helpers, self.most = outer, helpers, most
+        self.entries: list[tuple[tuple[str, str], Entry]] = []
 
     def __enter__(self) -> _Section:
         self.outer.charge()
-        self.outer.trace.append(self.items)
+        self.outer.trace.append(self)
         return self
 
     def traced(self, task: Callable[[int], Any]) -> Callable[[int], None]:
@@ -163,7 +158,7 @@ class _Section:
             assert account is not None
             account.charge()
             before, account.trace = account.trace, []
-            self.items.append(account.trace)
+            self.append(account.trace)
             try:
                 task(i)
             finally:
@@ -183,15 +178,14 @@ class _Section:
         finally:
             account.charge()
             _local.account = before
-            self.accounts.append(account)
+            self.entries += account.entries.items()
 
     def __exit__(self, *exception: object) -> None:
         if not self.helpers:
             return
         wall = time.perf_counter() - self.outer.since
-        entries = [pair for account in self.accounts for pair in account.entries.items()]
-        busy = sum(entry.seconds for _, entry in entries)
-        for key, entry in entries:
+        busy = sum(entry.seconds for _, entry in self.entries)
+        for key, entry in self.entries:
             self.outer.entry(key).add(entry, wall / busy if busy else 1.0)
         self.outer.since += wall
 
