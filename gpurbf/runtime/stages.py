@@ -15,6 +15,7 @@ import functools
 import threading
 import time
 import timeit
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -73,28 +74,25 @@ class _Account:
     """The time of one thread: each moment counts for the innermost open stage."""
 
     def __init__(self, base: tuple[str, str]) -> None:
-        self.entries: dict[tuple[str, str], Entry] = {}
+        self.entries: defaultdict[tuple[str, str], Entry] = defaultdict(Entry)
         self.trace: Trace = []
         self.unlocked_seconds = 0.0
         self.unlocked_since: float | None = None  # None: the thread may hold Python's lock
-        self.open = [base]
+        # Each stage with its entry, which only this thread may add.
+        self.open = [(base, self.entries[base])]
         self.since = self.next_look = time.perf_counter()
-
-    def entry(self, key: tuple[str, str]) -> Entry:
-        # A missing entry is added in one step: the thread that watches the memory does it too.
-        return self.entries.get(key) or self.entries.setdefault(key, Entry())
 
     def charge(self) -> None:
         """Count the time until now."""
         for fence in FENCES:
             fence()
         now = time.perf_counter()
-        entry = self.entry(self.open[-1])
+        key, entry = self.open[-1]
         entry.seconds += now - self.since
         if self.unlocked_since is not None:
             self.unlocked_seconds += now - self.unlocked_since
             self.unlocked_since = now
-        self.trace.append(Segment(self.open[-1], now - self.since, self.unlocked_seconds))
+        self.trace.append(Segment(key, now - self.since, self.unlocked_seconds))
         self.since, self.unlocked_seconds = now, 0.0
         if now >= self.next_look or not entry.memory:
             self.next_look = now + _LOOKS
@@ -102,7 +100,7 @@ class _Account:
 
     def look(self) -> None:
         """Note the process's memory for the open stage."""
-        entry = self.entry(self.open[-1])
+        _, entry = self.open[-1]
         entry.memory = max(entry.memory, resident_bytes())
 
 
@@ -127,7 +125,7 @@ class stage(ContextDecorator):
     def __enter__(self) -> None:
         if (account := _local.account) is not None:
             account.charge()
-            account.open.append(self._key)
+            account.open.append((self._key, account.entries[self._key]))
 
     def __exit__(self, *exception: object) -> None:
         if (account := _local.account) is not None:
@@ -172,7 +170,7 @@ class _Section(list[Trace]):
         if not self.helpers:
             return work()
         before = _local.account
-        account = _local.account = _Account(self.outer.open[-1])
+        account = _local.account = _Account(self.outer.open[-1][0])
         try:
             work()
         finally:
@@ -186,7 +184,7 @@ class _Section(list[Trace]):
         wall = time.perf_counter() - self.outer.since
         busy = sum(entry.seconds for _, entry in self.entries)
         for key, entry in self.entries:
-            self.outer.entry(key).add(entry, wall / busy if busy else 1.0)
+            self.outer.entries[key].add(entry, wall / busy if busy else 1.0)
         self.outer.since += wall
 
 
@@ -194,7 +192,7 @@ def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
     """Count, for the innermost open stage, operations of a kind and bytes that went in or out."""
     account = _local.account
     if account is not None:
-        entry = account.entry(account.open[-1])
+        _, entry = account.open[-1]
         entry.nbytes += nbytes
         if operations:
             entry.operations[kind] = entry.operations.get(kind, 0.0) + operations
