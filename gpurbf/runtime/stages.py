@@ -11,7 +11,6 @@ parallel section is divided among stages in proportion to the time that its thre
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 import timeit
@@ -221,7 +220,6 @@ def time_unlocked(function: Callable[..., Result]) -> Callable[..., Result]:
     if account is None or account.unlocked_since is not None:  # inside such a function it counts
         return function
 
-    @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Result:
         account.unlocked_since = time.perf_counter()
         try:
