@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from gpurbf.runtime.jit.caching import cached
-from gpurbf.runtime.jit.llvm import prefetch, use_widest_vectors
+from gpurbf.runtime.jit.llvm import prefetch
 
 ROWS = 4  # in a group
 LANES = 8
@@ -159,7 +159,6 @@ def sweep_rows(W, H, before, now, steps, outputs, gram):
 
     These are W·z for each output and each row of that group, and z_p·z_q, p <= q, for its rows.
     """
-    use_widest_vectors()
     k, m = steps.shape[0], H.shape[1]
     address, item, w_stride = H.ctypes.data, H.itemsize, W.shape[1]
     outputs[:] = 0.0

@@ -303,7 +303,6 @@ def kkt_violation(numbers):
     They become rows 5 and 6 of the numbers, see `solve_block`. Returns the violation, which is not
     a number if an f is not finite.
     """
-    use_widest_vectors()
     low, high, beta, f = numbers[1], numbers[2], numbers[3], numbers[4]
     up, down = numbers[5], numbers[6]
     top, bottom = -np.inf, np.inf
