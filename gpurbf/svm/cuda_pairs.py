@@ -89,11 +89,9 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
         kernel.values(np.arange(N), slice(0, N), rounds.K)
         solutions: list[Any] = [None] * len(problems.sizes)
         active = np.arange(len(solutions))
-        waves: list[Any] = []
         while len(active):
-            if sum(map(len, waves)) != len(active):
-                parts = (active[i : i + width] for i in range(0, len(active), width))
-                waves = [kernel.xp.asarray(some.astype(np.int32)) for some in parts]
+            parts = (active[i : i + width] for i in range(0, len(active), width))
+            waves = [kernel.xp.asarray(some.astype(np.int32)) for some in parts]
             with stage("output training", "inner steps"):
                 for _ in range(_ROUNDS_PER_LOOK):
                     for wave in waves:
@@ -103,10 +101,9 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
                 raise FloatingPointError("not finite")
             for p in active[state[active] == cuda_smo_kernels.DOUBTED].tolist():
                 rounds.correct(p)
-            going = np.isin(state[active], (cuda_smo_kernels.RUNNING, cuda_smo_kernels.DOUBTED))
+            going = state[active] != cuda_smo_kernels.ENDED
             for i, p in enumerate(active.tolist()):
                 if going[i] and stepped(p, int(steps[p]), float(violation[p])):
-                    rounds.end(p)
                     going[i] = False
             ended = active[~going].tolist()
             for p, point in zip(ended, rounds.points(ended)):
@@ -210,7 +207,3 @@ class Rounds:
         self._points[1, part] = kernel.xp.asarray(f)
         self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.RUNNING
         self._progress[p : p + 1, cuda_smo_kernels.SQUARES] = 0.0
-
-    def end(self, p: int) -> None:
-        """End a problem; later rounds skip it."""
-        self._progress[p : p + 1, cuda_smo_kernels.STATE] = cuda_smo_kernels.ENDED
