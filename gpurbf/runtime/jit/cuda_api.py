@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 from numba import cuda
-from numba.core import config
 
 try:
-    from numba.cuda.core import config as settings  # numba-cuda has its own
-except ImportError:  # without it, Numba's own module suffices to import the kernels' modules
-    settings = config
+    from numba.cuda.core import config, targetconfig  # numba-cuda has its own
+except ImportError:  # without it, Numba's own modules suffice to import the kernels' modules
+    from numba.core import config, targetconfig  # noqa: F401
 
 # Whether kernels run in Numba's simulator, on NumPy arrays (NUMBA_ENABLE_CUDASIM=1).
 SIMULATED = bool(config.ENABLE_CUDASIM)
 
 # Few samples make grids of fewer than 128 blocks; a user cannot change that.
 if "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS" not in os.environ:
-    settings.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 # NumPy 2.5 has no `row_stack`, which numba-cuda up to 0.30.4 names when it first compiles.
 numpy: Any = np
@@ -78,19 +77,12 @@ def argument(array):
     If the array itself were passed, Numba would wait for the stream that it was made on. All work
     of a backend is on one stream, so there is nothing to wait for.
     """
-    return array if SIMULATED else cuda.as_cuda_array(array, sync=False)
-
-
-def current_pointer():
-    """The number of CuPy's current stream; 0 is the default stream."""
-    if SIMULATED:
-        return 0
-    import cupy
-
-    return cupy.cuda.get_current_stream().ptr
+    return cuda.as_cuda_array(array, sync=False)
 
 
 def current_stream():
-    """CuPy's current stream as Numba launches on it."""
-    pointer = current_pointer()
+    """CuPy's current stream as Numba launches on it; 0 is the default stream."""
+    import cupy
+
+    pointer = cupy.cuda.get_current_stream().ptr
     return cuda.external_stream(pointer) if pointer else 0

@@ -249,9 +249,9 @@ def test_what_a_warp_does_together_depends_on_no_more_branches(text, together):
 def test_a_small_grid_is_no_warning_unless_a_user_wants_one(monkeypatch):
     _cuda_naive_kernels.pairs[1, 64]  # warnings are errors
     monkeypatch.setenv("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "1")
-    monkeypatch.setattr(cuda_api.settings, "CUDA_LOW_OCCUPANCY_WARNINGS", 1)
+    monkeypatch.setattr(cuda_api.config, "CUDA_LOW_OCCUPANCY_WARNINGS", 1)
     importlib.reload(cuda_api)
-    assert cuda_api.settings.CUDA_LOW_OCCUPANCY_WARNINGS == 1
+    assert cuda_api.config.CUDA_LOW_OCCUPANCY_WARNINGS == 1
 
 
 def test_a_missing_compiler_is_named_with_what_brings_it(monkeypatch):

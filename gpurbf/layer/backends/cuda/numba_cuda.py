@@ -89,7 +89,7 @@ class CudaTileLayer(DeviceLayer):
 
     def _packed_samples(self, N: int) -> Packed:
         """Memory for N packed samples: that of the thread's last call on this stream if it fits."""
-        kept, stream = self._samples.__dict__, str(cuda_api.current_pointer())
+        kept, stream = self._samples.__dict__, str(self.xp.cuda.get_current_stream().ptr)
         padded = -(-N // _PADDED) * _PADDED
         packed = kept.pop(stream, None)
         if packed is None or len(packed.rows) != padded:

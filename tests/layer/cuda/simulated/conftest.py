@@ -39,6 +39,7 @@ def turns(monkeypatch):
         return array._a if isinstance(array, standin.ndarray) else array
 
     monkeypatch.setattr(cuda_api, "argument", argument)
+    monkeypatch.setattr(cuda_api, "current_stream", lambda: 0)
     # Numbers of threads that no number of samples here is a multiple of.
     monkeypatch.setattr(cuda_pairs, "_STEP_THREADS", 3)
     monkeypatch.setattr(cuda_pairs, "_UPDATE_THREADS", 4)

@@ -17,10 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-try:
-    from numba.cuda.core import targetconfig  # numba-cuda has its own
-except ImportError:
-    from numba.core import targetconfig
+from gpurbf.runtime.jit.cuda_api import targetconfig
 
 SLICE = 64  # bytes of a row that are in shared memory at a time
 PITCH = 80  # bytes from row to row there: an odd number of 16s, so 8 rows fill all the banks
