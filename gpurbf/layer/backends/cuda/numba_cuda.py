@@ -22,7 +22,6 @@ from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module
 
 profiles = lazy_module("gpurbf.layer.backends.cuda.kernels.profiles")
-registers = lazy_module("gpurbf.layer.backends.cuda.kernels.registers")
 tile = lazy_module("gpurbf.layer.backends.cuda.kernels.tile")
 cuda_api = lazy_module("gpurbf.runtime.jit.cuda_api")
 
@@ -69,7 +68,7 @@ class CudaTileLayer(DeviceLayer):
             float(a.gamma), float(a.coef0), int(a.degree),
         )  # fmt: skip
         self.shape = _stated(forced_tile(), self.product)  # None: each launch chooses
-        length = registers.SLICE // self._packed_dtype.itemsize
+        length = tile.SLICE // self._packed_dtype.itemsize
         self._length = max(1, -(-n // length)) * length
         # Memory of a row besides the row itself: the packed row and its term.
         self.row_bytes = self._length * self._packed_dtype.itemsize + 16
@@ -101,8 +100,6 @@ class CudaTileLayer(DeviceLayer):
 
     def _choose(self, N: int) -> Any:
         """The shape of the tiles: large ones where there are enough for the device."""
-        if self.shape is not None:
-            return self.shape
         large = tile.SHAPES["large"]
         if -(-N // large.M) * -(-self.m // large.M) < self.device.multiprocessors:
             return tile.SHAPES["medium" if self.product == "mma" else "small"]
@@ -113,7 +110,7 @@ class CudaTileLayer(DeviceLayer):
     def evaluate(self, X: Any, out: Any, W: Any = None) -> None:
         """Write H (N, m) or H @ W (N, k) into ``out``; sums of several tiles are float64."""
         N = len(X)
-        shape = self._choose(N)
+        shape = self.shape or self._choose(N)
         samples = self._packed_samples(N)
         coefficients = self.distance.terms.row
         move_rows(self.xp, X, self.shift, coefficients, samples.rows, samples.terms[:N])
