@@ -17,20 +17,8 @@ from gpurbf.layer.backends.cuda.kernels.registers import PITCH
 LOAD_A, LOAD_B = ((0, 0), (8, 0), (0, 4), (8, 4)), ((0, 0), (0, 4), (8, 0), (8, 4))
 
 
-def peek(array, at):
-    return array.flat[int(at)]
-
-
-def poke(array, at, value):
-    array.flat[int(at)] = value
-
-
 def address(array, at):
-    return at  # its number
-
-
-def further(array, place, count):
-    return place + count
+    return at * array.itemsize  # from its beginning
 
 
 def added(total, array, at):
@@ -53,7 +41,7 @@ root = np.sqrt
 
 def _copy16(to, at, source, start):
     count = 16 // to.itemsize
-    row, column = np.unravel_index(int(start), source.shape)
+    row, column = np.unravel_index(int(start) // source.itemsize, source.shape)
     to[at : at + count] = source[row, column : column + count]
 
 
@@ -177,7 +165,7 @@ def functions(R, width):
         for i, row in enumerate(values):
             for column, value in zip(columns, row):
                 if 8 * i < rows_left and column < columns_left:
-                    poke(out, place + 8 * i * width + column, value)
+                    out.flat[place // out.itemsize + 8 * i * width + column] = value
 
     def weighted(values, W, at):
         output, first = np.unravel_index(int(at), W.shape)

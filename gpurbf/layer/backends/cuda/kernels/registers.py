@@ -80,28 +80,8 @@ def aligned(typing_context, memory):
 
 
 @intrinsic
-def peek(typing_context, array, at):
-    """Element number `at`; array[at] would check whether `at` is negative."""
-
-    def generate(context, builder, signature, args):
-        return builder.load(element(context, builder, array, args[0], args[1]))
-
-    return array.dtype(array, at), generate
-
-
-@intrinsic
-def poke(typing_context, array, at, value):
-    """Write element number `at`."""
-
-    def generate(context, builder, signature, args):
-        builder.store(args[2], element(context, builder, array, args[0], args[1]))
-
-    return types.void(array, at, array.dtype), generate
-
-
-@intrinsic
 def address(typing_context, array, at):
-    """Where element number `at` of an array in global memory is, to be moved by `further`."""
+    """Where element number `at` of an array in global memory is, in bytes."""
 
     def generate(context, builder, signature, args):
         pointer = element(context, builder, array, args[0], args[1])
@@ -124,17 +104,6 @@ def here(typing_context, x):
         return asm(builder, "mov.b64 $0, $1;", args[0].type, f"={letter},{letter}", args, True)
 
     return x(x), generate
-
-
-@intrinsic
-def further(typing_context, array, place, count):
-    """The address ``count`` elements further on."""
-
-    def generate(context, builder, signature, args):
-        size = ir.Constant(I64, array.dtype.bitwidth // 8)
-        return builder.add(args[1], builder.mul(args[2], size))
-
-    return types.int64(array, place, types.int64), generate
 
 
 @intrinsic

@@ -106,7 +106,7 @@ def _loading(shape, asynchronous):
     M, n_threads = shape.M, shape.B**2
     rows = n_threads // 4
     copy16, commit, wait_all, wait_but_one = registers.copies(asynchronous)
-    here, address, further = registers.here, registers.address, registers.further
+    here, address = registers.here, registers.address
 
     @jit(device=True)
     def start(t, memory, A, band):
@@ -120,8 +120,9 @@ def _loading(shape, asynchronous):
         pitch, vector = PITCH // memory.itemsize, 16 // memory.itemsize
         at = np.int32(buffer * 2 * M * pitch + t // 4 * pitch + t % 4 * vector)
         for i in range(M // rows):
-            copy16(memory, at + i * rows * pitch, A, further(A, a, i * rows * width))
-            copy16(memory, at + (M + i * rows) * pitch, C, further(C, c, i * rows * width))
+            further = i * rows * width * memory.itemsize
+            copy16(memory, at + i * rows * pitch, A, a + further)
+            copy16(memory, at + (M + i * rows) * pitch, C, c + further)
         commit()
 
     return start, load, wait_all, wait_but_one
@@ -165,7 +166,7 @@ def _scoring(shape, itemsize, weighted, spread):
     M, n_threads = shape.M, shape.B**2
     vector, width, n_owners = 16 // itemsize, partials_width(shape), shape.B
     most = shared_bytes(shape) // (M * width * itemsize)
-    here, peek, poke, added = registers.here, registers.peek, registers.poke, outputs.added
+    here, added = registers.here, outputs.added
 
     @jit(device=True)
     def sum_up(partials, first, last, band, number, group, scores):
@@ -177,10 +178,11 @@ def _scoring(shape, itemsize, weighted, spread):
                 total = added(total, partials, t * width + q)
             row = here(np.int64(band)) * M + t % M
             if row < scores.shape[1]:
-                at = (group * scores.shape[1] + row) * scores.shape[2] + first + t // M
+                # Unsigned indices need no check whether they count from the end.
+                at = np.uint64(group), np.uint64(row), np.uint64(first + t // M)
                 if number != group:
-                    total += peek(scores, at)
-                poke(scores, at, total)
+                    total += scores[at]
+                scores[at] = total
             t = np.int32(t + n_threads)
 
     @jit(device=True)
@@ -218,8 +220,7 @@ def kernel(product, shape, asynchronous, storing, form, profile, itemsize):
         R, partials_width(shape)
     )
     score = _scoring(shape, itemsize, *of_scores)
-    aligned, here = registers.aligned, registers.here
-    address, further = registers.address, registers.further
+    aligned, here, address = registers.aligned, registers.here, registers.address
     steps = 2 if product == "mma" else 4  # of a slice
 
     @jit(max_registers=128 if shape.B == 16 and itemsize == 4 else None)
@@ -246,7 +247,7 @@ def kernel(product, shape, asynchronous, storing, form, profile, itemsize):
             s, buffer = np.int32(0), np.int32(0)
             while s < n_slices:
                 s, after = np.int32(s + 1), np.int32(1 - buffer)
-                a, c = further(A, a, slice_length), further(C, c, slice_length)
+                a, c = a + SLICE, c + SLICE
                 if s < n_slices:
                     load(memory, after, A, a, C, c)
                     wait_but_one()
