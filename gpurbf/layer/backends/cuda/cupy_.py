@@ -12,7 +12,6 @@ if tensor cores are that much faster, with float32's error; it is one TF32 produ
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -73,8 +72,7 @@ def product_of(
     kind = np.dtype(np.float64 if quantized else dtype)
     if kind == np.float32 and (tf32 or three):
         multiply = partial(_gemm, xp, "32F_FAST_TF32")
-        parts = not tf32
-        return Gemm("tf32", kind, kind, 0, multiply, group=_TF32_GROUP, parts=parts)
+        return Gemm("tf32", kind, kind, 0, multiply, group=_TF32_GROUP, parts=not tf32)
     multiply = partial(_gemm, xp, "32F" if kind == np.float32 else "64F")
     return Gemm(kind.name, kind, kind, 0, multiply)
 
@@ -139,22 +137,22 @@ def build_backend(xp: ModuleType, device: Device) -> Backend:
     """The backend for that CuPy module and that device."""
     floats = "float32 as 3 tf32" if device.tensor_floats else "float32"
     kernel = f"cuBLAS: int8 for quantized data, else {floats}/float64"
-    backend = device_backend("cupy", xp, device, kernel, CublasLayer, ("tf32",))
+    return device_backend("cupy", xp, device, kernel, _layer, ("tf32",))
 
-    def prepare(C: Any, activation: Activation, *rest: Any, **precision: bool) -> Any:
-        where = backend
-        if activation.metric == "manhattan":  # it has no matrix product
-            try:
-                where, _ = get_backend("numba-cuda")
-            except BackendUnavailable as error:
-                raise BackendUnavailable(
-                    "backend='cupy' evaluates metric='manhattan' with the tiles of 'numba-cuda', "
-                    f"which is not available ({error}). Install it, or use backend='numba' on the "
-                    "CPU."
-                ) from None
-        return where.prepare(C, activation, *rest, **precision)
 
-    return replace(backend, prepare=prepare)
+def _layer(
+    memory: Memory, device: Device, C: Any, activation: Activation, *rest: Any, **precision: Any
+) -> Any:
+    if activation.metric != "manhattan":
+        return CublasLayer(memory, device, C, activation, *rest, **precision)
+    try:  # it has no matrix product
+        tiles, _ = get_backend("numba-cuda")
+    except BackendUnavailable as error:
+        raise BackendUnavailable(
+            "backend='cupy' evaluates metric='manhattan' with the tiles of 'numba-cuda', which is "
+            f"not available ({error}). Install it, or use backend='numba' on the CPU."
+        ) from None
+    return tiles.prepare(C, activation, *rest)
 
 
 def find_gpu() -> tuple[ModuleType, Device]:

@@ -52,6 +52,8 @@ def test_manhattan_distances_of_cupy_are_those_of_the_tiles(loaded, dtype):
     here, there = (HiddenLayer(C, activation, backend=name) for name in ("cupy", "numba-cuda"))
     np.testing.assert_array_equal(here.activations(X), there.activations(X))
     np.testing.assert_array_equal(here.matvec(X, C), there.matvec(X, C))
+    here = HiddenLayer(C, activation, backend="cupy", precision="tf32")  # of products alone
+    np.testing.assert_allclose(here.activations(X), there.activations(X), rtol=1e-5)
 
 
 def test_a_call_on_the_device_is_four_launches_and_wraps_what_is_new(loaded, monkeypatch):
