@@ -72,6 +72,7 @@ class Memory:
         self.pool = xp.cuda.MemoryPool()
         self._process, self._device = os.getpid(), xp.cuda.runtime.getDevice()
         self._local = threading.local()
+        FENCES.append(lambda: xp.cuda.Device().synchronize())
 
     def budget(self) -> int:
         """Bytes of the device that the pool may take; determined once per call."""
@@ -140,11 +141,8 @@ def _environment_megabytes() -> float:
     raise ValueError(f"GPURBF_GPU_MEMORY must be a number of megabytes > 0, got {text!r}.")
 
 
-@functools.cache
-def memory_of(xp: ModuleType) -> Memory:
-    """The one `Memory` of a process for all backends of that library."""
-    FENCES.append(lambda: xp.cuda.Device().synchronize())
-    return Memory(xp)
+# The one `Memory` of a process for all backends of a library.
+memory_of = functools.cache(Memory)
 
 
 def _there(xp: ModuleType, A: Any, part: slice) -> Any:
@@ -212,7 +210,6 @@ class DeviceLayer(ABC):
         more: float,
         sources: tuple[Any, ...],
         out: Any = None,
-        fixed: float = 0,
         most: int = _MOST,
     ) -> None:
         """Compute all rows in tiles that fit, smaller ones each time that memory runs out.
@@ -222,7 +219,7 @@ class DeviceLayer(ABC):
         """
         memory, N, done = self.memory, len(sources[0]), 0
         apart = 2 * self.m * self.dtype.itemsize if self._profile else 0
-        fits = (memory.free_bytes() - fixed) / (self.row_bytes + apart + more)
+        fits = memory.free_bytes() / (self.row_bytes + apart + more)
         if not all(A is None or is_resident(A) for A in (*sources, out)):
             fits = min(fits, max(_LEAST, _HOST_BYTES / max(1.0, more)))
         rows = int(max(1, min(N, fits, most)))
@@ -285,15 +282,11 @@ class DeviceLayer(ABC):
 
     def gram(self, X: Any, T: Any, weights: Any, sums: Sums) -> None:
         """Add HᵀH, unless ``sums.G`` is None, and HᵀT to sums on the device."""
-        xp, itemsize, (G, B, mean) = self.xp, self.dtype.itemsize, sums
         with self.memory.allocator():
-            add = partial(self._add_sums, sums._replace(mean=xp.asarray(mean)))
-            if is_resident(X):
-                T, weights = xp.asarray(T), None if weights is None else xp.asarray(weights)
-            # Memory for H, for H less its mean in float64, and for the HᵀH of a tile.
-            more = _row_size(X) + 2 * _row_size(T) + len(B) * (itemsize + 8)
-            fixed = 0 if G is None else 2 * itemsize * len(G) ** 2
-            self._tiled(add, more, (X, T, weights), fixed=fixed, most=_SUMMED)
+            add = partial(self._add_sums, sums._replace(mean=self.xp.asarray(sums.mean)))
+            # Memory for H, and for H less its mean in float64.
+            more = _row_size(X) + 2 * _row_size(T) + self.m * (self.dtype.itemsize + 8)
+            self._tiled(add, more, (X, T, weights), most=_SUMMED)
 
     @stage("output training", "HᵀH")
     def _add_sums(self, sums: Sums, _: None, X: Any, T: Any, weights: Any) -> None:

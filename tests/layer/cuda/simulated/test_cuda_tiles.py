@@ -9,7 +9,7 @@ from benchmarks import _cuda_naive_kernels
 from gpurbf.layer.activation import DOT, SQUARED, Activation
 from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.blas import matmul
-from gpurbf.layer.backends.cuda.device import Device, Memory
+from gpurbf.layer.backends.cuda.device import Device, memory_of
 from gpurbf.layer.backends.cuda.kernels import outputs, profiles, registers, tile
 from gpurbf.layer.backends.cuda.numba_cuda import CudaTileLayer
 from tests import reference
@@ -30,7 +30,7 @@ def layer_of(
     """A layer of the tiles; its packing is CuPy's, which the stand-in plays."""
     device = Device("simulated", capability, processors)
     with forced(Tile(*shape)):
-        return CudaTileLayer(Memory(XP), device, XP.asarray(C), activation, dtype, quantization)
+        return CudaTileLayer(memory_of(XP), device, XP.asarray(C), activation, dtype, quantization)
 
 
 def activations_of(X, C, activation, dtype=np.float64, quantization=None, **options):
