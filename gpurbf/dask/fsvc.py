@@ -22,6 +22,7 @@ from gpurbf.estimators._validation import Rows, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters
 from gpurbf.fsvc.selection import Order, Selection, order_of
 from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 
@@ -185,8 +186,7 @@ def _trained(
 ) -> np.ndarray:
     """Output weights, trained from the initial ones W."""
     if solver.needs == "sums":
-        normal = NormalEquations(len(model.centers_), W.shape[1])
-        normal.begin(model._layer(), blocks)
+        normal = NormalEquations(W.shape[1], *fixed_point(model._layer(), blocks))
         block_sums(blocks, model, normal)
         return solver.solve(normal).W
     if solver.needs == "center targets":

@@ -37,7 +37,7 @@ def block_sums(
     model : estimator
         The local one, with its centers.
     normal : NormalEquations
-        Begun, but without rows yet; all blocks use its shift and grid.
+        Without rows yet; all blocks use its shift and grid.
     sample : ndarray of int
         Numbers of the rows that are returned, ascending.
     watched : callable
@@ -68,9 +68,7 @@ def _sums(
 ) -> tuple[NormalEquations, Rows]:
     """Sums of some blocks on a shift and a grid that all share, and the rows of the sample."""
     layer, k = model._layer(), len(model.classes_)
-    normal = NormalEquations(model.centers_.shape[0], 1 if k == 2 else k)
-    normal.shift, normal.grid = shift, grid
-    found = []
+    normal, found = NormalEquations(1 if k == 2 else k, shift, grid), []
     for rows, first in blocks:
         found.append(numbered(sample, rows, first))
         for batch in gen_batches(len(rows.X), _ROWS):

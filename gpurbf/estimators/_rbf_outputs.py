@@ -20,6 +20,7 @@ from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers.calibration import fit_temperature, probabilities
 from gpurbf.solvers.one_hot import one_hot, winning_class
+from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Maximum number of rows whose H is compared with H in float64, see `compared_rows`.
@@ -47,9 +48,8 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
             weights = 1.0, 1.0
         elif not isinstance(weights, tuple):
             weights = float(weights.max()), float(exact_sum(weights) / len(weights))
-        k = len(self.classes_)
-        normal = NormalEquations(self.centers_.shape[0], 1 if k == 2 else k, alpha)
-        normal.begin(self._layer(), X, *weights)
+        k, found = len(self.classes_), fixed_point(self._layer(), X, alpha, *weights)
+        normal = NormalEquations(1 if k == 2 else k, *found, alpha)
         if normal.no_grid(self._layer()):
             self._widen()
             return self._begin(0.0, X, weights)

@@ -53,6 +53,7 @@ from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import make_solver
 from gpurbf.solvers.one_hot import one_hot, winning_class
+from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # The square of a smaller radius is no normal number of float64, or 0.
@@ -585,7 +586,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         # Sums that are not added to would lack these samples.
         sums: NormalEquations | None = self.__dict__.pop("_normal", None)
         if solver.needs == "sums":
-            normal = NormalEquations(*W.shape) if sums is None else sums.grown(len(W), old)
+            if sums is None:
+                normal = NormalEquations(W.shape[1], *fixed_point(layer, X))
+            else:
+                normal = sums.grown(len(W), old)
             normal.add(layer, X, T, weights)
             if keep:
                 self._normal = normal

@@ -40,6 +40,7 @@ from gpurbf.solvers.cg import CG
 from gpurbf.solvers.lms import LMS, DivergenceError
 from gpurbf.solvers.one_hot import OneHot
 from gpurbf.solvers.ridge import Ridge, RidgeSolution
+from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 __all__ = ["CG", "LMS", "SOLVERS", "DivergenceError", "OneHot", "Ridge", "RidgeSolution"]
@@ -131,7 +132,7 @@ def iterates(
         One W per epoch; the next epoch may change it in place.
     """
     if solver.needs == "sums":
-        normal = NormalEquations(*start.shape)
+        normal = NormalEquations(start.shape[1], *fixed_point(layer, X))
         normal.add(layer, X, T, weights)
         return [solver.solve(normal).W]
     if hasattr(solver, "epochs"):

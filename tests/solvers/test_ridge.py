@@ -9,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import RBFClassifier
 from gpurbf.solvers.ridge import OwnCenters, Ridge
+from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import Equations, NormalEquations
 
 RNG = np.random.default_rng(0)
@@ -18,7 +19,7 @@ T, w = RNG.normal(size=(90, 3)), RNG.random(90)
 
 def normal_equations(layer, X, T, weights=None, alpha=0.0):
     """The sums of these samples for a ridge of at least alpha."""
-    normal = NormalEquations(len(layer.centers), T.shape[1], alpha)
+    normal = NormalEquations(T.shape[1], *fixed_point(layer, X, alpha), alpha)
     normal.add(layer, X, T, weights)
     return normal
 
@@ -50,9 +51,8 @@ def test_weights_are_those_of_the_definition_and_leave_one_out_what_leaving_out_
 
 def sums(G, b):
     """Sums of one output, HᵀH and HᵀT, as they are after some rows."""
-    normal = NormalEquations(len(G), 1)
-    normal.G, normal.B[:, 0] = G, b
-    normal.shift, normal.weight = np.zeros(len(G)), 1.0
+    normal = NormalEquations(1, np.zeros(len(G)))
+    normal.G, normal.B[:, 0], normal.weight = G, b, 1.0
     return normal
 
 

@@ -184,7 +184,8 @@ class LeastSquares:
         """
         mass = self.w[rows] if mass is None else mass
         if len(W) <= _MAX_SUMMED_CENTERS:
-            layer, normal = self.layer.in_float64(), NormalEquations(*W.shape)
+            layer = self.layer.in_float64()
+            normal = NormalEquations(len(b), *fixed_point(layer, self.X))
             normal.add(layer, self.X, self.T, self.w)
             solution = Ridge(self.alpha, fit_intercept=self.solver.fit_intercept).solve(normal)
             with layer.allocator():

@@ -33,7 +33,7 @@ def tolerable(noise: float, spread: float, alpha: float) -> bool:
 
 
 def fixed_point(
-    layer: Layer, X: Any, alpha: float, weight: float = 1.0, mean: float = 1.0
+    layer: Layer, X: Any, alpha: float = 0.0, weight: float = 1.0, mean: float = 1.0
 ) -> tuple[np.ndarray, Grid | None]:
     """Find the shift of H and the grid it is then rounded to; without it if that is too coarse.
 
@@ -51,7 +51,7 @@ def fixed_point(
         With m centers.
     X : ndarray or CSR of shape (N, n)
         Samples. Without a grid, the shift is the mean of H over the first of them.
-    alpha : float
+    alpha : float, default=0.0
         Relative penalty; 0: no grid.
     weight, mean : float, default=1.0
         The largest weight and the mean weight.
@@ -77,5 +77,6 @@ def fixed_point(
             if tolerable(grid.step**2 / 12, spread, alpha):
                 return shift.astype(np.float64), grid
     # Any shift is correct; one that float32 holds exactly is the same number everywhere.
-    H = activations(layer, X[:_SHIFT_ROWS])
-    return to_host(H.mean(axis=0, dtype=np.float64)).astype(np.float32).astype(np.float64), None
+    with layer.allocator():
+        shift = to_host(activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64))
+    return shift.astype(np.float32).astype(np.float64), None

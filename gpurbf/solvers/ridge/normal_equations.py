@@ -17,7 +17,7 @@ from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited, parallel_rows, single_threaded_blas
-from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
+from gpurbf.solvers.ridge.fixed_point import tolerable
 
 # Rows of a matrix that a thread adds to at a time.
 _ROWS_PER_BLOCK = 256
@@ -49,31 +49,34 @@ class Equations(NamedTuple):
 class NormalEquations:
     """The sums HᵀH, HᵀT, Hᵀ1, 1ᵀT and 1ᵀ1 of a least-squares problem, in float64.
 
-    H is taken relative to ``shift``, its mean over the first rows: with wide kernels all of H is
-    nearly the same number, and sums of its squares would lose the digits of the differences. If
-    ``alpha`` is given and large enough for it, the sums are exact on a ``grid``; see `fixed_point`.
+    H is taken relative to ``shift``, as with wide kernels all of H is nearly the same number, and
+    sums of its squares would lose the digits of the differences. On a ``grid`` the sums are exact.
     The caller that has added the rows checks whether they are `coarse`, and then makes the sums
     again.
 
     Parameters
     ----------
-    n_centers, n_outputs : int
-        m and k.
-    alpha : float, optional
-        The smallest relative ridge that the sums will be solved with.
+    n_outputs : int
+        k.
+    shift : ndarray of shape (m,)
+    grid : Grid or None, default=None
+        Both as `fixed_point` finds them.
+    alpha : float, default=0.0
+        The smallest relative ridge that the sums will be solved with, as given to `fixed_point`.
     """
 
-    def __init__(self, n_centers: int, n_outputs: int, alpha: float = 0.0) -> None:
+    def __init__(
+        self, n_outputs: int, shift: np.ndarray, grid: Grid | None = None, alpha: float = 0.0
+    ) -> None:
+        n_centers = len(shift)
         check_room(
             12 * n_centers * n_centers,
             f"HᵀH of {n_centers:,} centers and its factor",
             "take fewer centers, or a solver that keeps no sums, such as solver='lms'",
         )
-        self.alpha = float(alpha)
+        self.shift, self.grid, self.alpha = shift, grid, float(alpha)
         # The layer decides where the sums are; None, before the first rows and in a pickle: NumPy.
         self.layer: Layer | None = None
-        self.shift: np.ndarray | None = None
-        self.grid: Grid | None = None
         self.n_rows = 0
         # On the CPU only the lower triangle is summed.
         self.G: Any = np.zeros((n_centers, n_centers))
@@ -92,14 +95,14 @@ class NormalEquations:
 
     def grown(self, m: int, places: np.ndarray) -> NormalEquations:
         """The sums for m centers, with these at `places`; new ones had no activation before."""
-        larger = NormalEquations(m, len(self.targets))
+        shift = np.zeros(m)
+        shift[places] = self.shift
+        larger = NormalEquations(len(self.targets), shift)
         G = np.require(to_host(self.G), requirements="W")  # joblib maps it from a file, read-only
         mirror(G)  # places need not be in order
         larger.G[np.ix_(places, places)] = G
         larger.B[places] = to_host(self.B)
         larger.targets, larger.weight = self.targets, self.weight
-        larger.shift = np.zeros(m)
-        larger.shift[places] = self.shift
         return larger
 
     def coarse(
@@ -162,12 +165,8 @@ class NormalEquations:
         """
         self.layer, xp = layer, layer.xp
         with layer.allocator():
-            if self.shift is None:  # zeros, which need not be copied to a device
-                self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
-                self.begin(layer, X)
-            else:
-                move = to_host if xp is np else xp.asarray
-                self.G, self.B = move(self.G), move(self.B)
+            move = to_host if xp is np else xp.asarray
+            self.G, self.B = move(self.G), move(self.B)
             targets = np.column_stack([T, np.ones(len(T))])
             out = self.G, self.B
             layer.gram(X, targets, weights, self.shift, out=out, grid=self.grid)
@@ -177,20 +176,6 @@ class NormalEquations:
         else:
             totals = [exact_sum(column, weights) for column in targets.T]
         self.targets, self.weight = self.targets + totals[:-1], self.weight + totals[-1]
-
-    def begin(self, layer: Layer, X: Any, weight: float = 1.0, mean: float = 1.0) -> None:
-        """Choose the shift and, if there is one, the grid of these and all later sums.
-
-        Parameters
-        ----------
-        layer : Layer
-        X : ndarray or CSR of shape (N, n)
-            Only the first rows are used.
-        weight, mean : float, default=1.0
-            The largest weight and the mean weight of all rows, as far as they are known.
-        """
-        with layer.allocator():
-            self.shift, self.grid = fixed_point(layer, X, self.alpha, weight, mean)
 
     def allocator(self) -> AbstractContextManager[None]:
         """A context for work with the arrays of the layer's library."""
@@ -229,8 +214,6 @@ class NormalEquations:
         -------
         equations : Equations
         """
-        if self.shift is None:
-            raise ValueError("There are no sums to solve: add rows first.")
         m, n, sums_of_targets = len(self.G), float(self.weight), self.targets.astype(float)
         xp = np if self.layer is None else self.layer.xp
         shift, targets, sums = xp.asarray(self.shift), xp.asarray(sums_of_targets), self.B[:, -1]
@@ -266,9 +249,7 @@ class NormalEquations:
         -------
         H : array of shape (N, m)
         """
-        if self.grid is None or self.shift is None:
-            return H
-        return self.grid.nearest(H, self.shift, roots)
+        return H if self.grid is None else self.grid.nearest(H, self.shift, roots)
 
     def summed_copies(self, H: Any, copies: tuple[np.ndarray, np.ndarray] | None) -> Any:
         """Rows H (N, m) as summed, each the mean of its copies: each weight is rounded differently.
