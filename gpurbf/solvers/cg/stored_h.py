@@ -31,39 +31,6 @@ _ROWS_ROUNDED, _ROWS_PER_TASK, _COLUMNS_PER_TASK = 64, 128, 512
 _Place = tuple[int, np.ndarray]
 
 
-class DeviceH:
-    """H minus a shift, computed on a device for every product; see `StoredH`."""
-
-    def __init__(self, layer: Layer, X: Any, shift: np.ndarray) -> None:
-        self.layer, self.X, self.shift = layer, X, shift
-
-    def matvec(self, V: np.ndarray) -> np.ndarray:
-        """(H - shift) V, shape (N, k), for V (m, k)."""
-        return self.layer.matvec(self.X, V) - self.shift @ V
-
-    def rmatvec(self, U: np.ndarray) -> np.ndarray:
-        """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
-        layer = self.layer
-        with layer.allocator():
-            Z = layer.xp.zeros((len(self.shift), U.shape[1]))
-            layer.gram(self.X, U, None, self.shift, out=(None, Z))
-            return to_host(Z)
-
-    def squares(self) -> np.ndarray:
-        """The sum of squares of every row of H - shift, (N,)."""
-        shift = self.shift.astype(self.layer.dtype)
-        parts = []
-        for _, H in tiles(self.layer, self.X):
-            H -= shift
-            parts.append(np.einsum("ij,ij->i", H, H, dtype=np.float64))
-        return np.concatenate(parts)
-
-    def columns(self, which: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        """The columns ``which`` of H - shift in float64, part by part."""
-        for rows, H in tiles(self.layer, self.X):
-            yield rows, H[:, which].astype(np.float64) - self.shift[which]
-
-
 def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     """Rows of H on the host, tile by tile; each tile overwrites the one before."""
     N, m = X.shape[0], layer.centers.shape[0]
@@ -76,7 +43,7 @@ def tiles(layer: Layer, X: Any) -> Iterator[tuple[slice, np.ndarray]]:
 
 def rows_of(
     layer: Layer, X: Any, shift: np.ndarray, step: float | None, *, triangle: bool = False
-) -> tuple[StoredH | DeviceH, str]:
+) -> tuple[StoredH, str]:
     """H minus the shift for X (N, n), in multiples of the step if given; and how H is kept.
 
     On a device H is made anew: a device computes H faster than a host reads it.
@@ -222,6 +189,26 @@ class StoredH:
         else:
             for rows, H in self.anew():
                 yield [(rows.start, self._rounded(H, rows.start)[0])]
+
+
+class DeviceH(StoredH):
+    """H minus a shift, made anew on a device, which makes its products."""
+
+    def __init__(self, layer: Layer, X: Any, shift: np.ndarray) -> None:
+        super().__init__(X.shape[0], shift, None, False, partial(tiles, layer, X))
+        self.layer, self.X = layer, X
+
+    def matvec(self, V: np.ndarray) -> np.ndarray:
+        """(H - shift) V, shape (N, k), for V (m, k)."""
+        return self.layer.matvec(self.X, V) - self.shift @ V
+
+    def rmatvec(self, U: np.ndarray) -> np.ndarray:
+        """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""
+        layer = self.layer
+        with layer.allocator():
+            Z = layer.xp.zeros((len(self.shift), U.shape[1]))
+            layer.gram(self.X, U, None, self.shift, out=(None, Z))
+            return to_host(Z)
 
 
 def _count_products(places: list[_Place], k: int) -> None:

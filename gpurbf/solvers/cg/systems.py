@@ -96,8 +96,7 @@ class LeastSquares:
         # Rows are kept without their weights, so the grid is that of weights of 1.
         shift, grid = fixed_point(self.layer, self.X, self.alpha)
         self._keep_in(shift, grid.step if grid else None)
-        step = getattr(self.rows, "step", None)  # if they are kept in multiples of it
-        if step and not self._tolerable(step):
+        if self.rows.step and not self._tolerable(self.rows.step):
             self._keep_in(shift, None)
             self.info += ", as 16 bits would add to the penalty"
 
