@@ -37,7 +37,7 @@ def arrays(data, X, y):
             layer, targets = model._layer(), (y[:, None] == range(10)).astype(float)
             m = len(layer.centers)
             sums = np.zeros((m, m)), np.zeros((m, 10))
-            layer.gram(X, targets, None, np.zeros(m), sums, Grid.of(1.0, 1.0))
+            layer.gram(X, targets, None, np.zeros(m), sums, Grid.of(1.0))
             yield from zip((f"{data}: HᵀH on a grid", f"{data}: HᵀT on a grid"), sums)
             continue
         for attribute in CENTERS + FITTED:

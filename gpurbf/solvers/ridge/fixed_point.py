@@ -71,7 +71,7 @@ def fixed_point(
         V -= shift.astype(V.dtype)
         largest = np.abs(V).max()
         if np.isfinite(largest):
-            grid = Grid.of(largest, 1.0, weight)
+            grid = Grid.of(largest, weight)
             V[np.arange(len(rows)), rows] = 0  # a center's activation for itself is not typical
             spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
             if tolerable(grid.step**2 / 12, spread, alpha):

@@ -58,7 +58,7 @@ def test_what_is_no_number_does_not_become_one(value):
     function = Activation("euclidean", lambda s: np.where(s == 0, value, np.exp(-3e-6 * s)))
     layer, (G, B) = prepare(C, function, np.float32, PIXELS), zeros(40, T)
     sums = gram.Sums(G, B, np.full(40, 0.25))
-    gram.add_rounded(layer, X, T, None, sums, gram.Grid.of(0.75, 1.0))
+    gram.add_rounded(layer, X, T, None, sums, gram.Grid.of(0.75))
     assert not np.isfinite(G[39]).any() and not np.isfinite(B[39]).any()
     assert np.isfinite(np.tril(G)[:39]).all()
 
@@ -71,7 +71,7 @@ def test_what_is_no_number_does_not_become_one(value):
 def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted, range_):
     X, C, T = data(N, m, k)
     weights = 3 * RNG.random(N) if weighted else None
-    grid = gram.Grid.of(range_, 1.0, 3.0 if weighted else 1.0)
+    grid = gram.Grid.of(range_, 3.0 if weighted else 1.0)
     layer = prepare(C, GAUSSIAN, dtype, PIXELS)
     Q, _ = assert_sums(layer, X, T, weights, np.full(m, 0.25), grid)
     assert N < 300 or (np.abs(Q).max() > 32767) == (range_ < 0.75)
@@ -80,7 +80,7 @@ def test_sums_are_those_of_the_rounded_numbers(kernel, N, m, k, dtype, weighted,
 def test_targets_beyond_the_grid_are_exact_too():
     X, C, _ = data(400, 30, 2)
     layer, T = prepare(C, GAUSSIAN, np.float32, PIXELS), RNG.normal(0, 3, (400, 2))
-    _, R = assert_sums(layer, X, T, None, np.full(30, 0.25), gram.Grid.of(0.75, 1.0))
+    _, R = assert_sums(layer, X, T, None, np.full(30, 0.25), gram.Grid.of(0.75))
     assert 0 < (np.abs(R) > 2**21).any(axis=1).mean() < 1
 
 
@@ -91,7 +91,7 @@ OTHERS = [of("manhattan", "laplacian", 1e-3), of("euclidean", "multiquadric", 1e
 def test_any_metric_and_profile_can_be_rounded(activation):
     X, C, T = data(500, 40, 3)
     layer = prepare(C, activation, np.float32, PIXELS)
-    assert_sums(layer, X, T, None, np.full(40, 0.5), gram.Grid.of(1.5, 1.0))
+    assert_sums(layer, X, T, None, np.full(40, 0.5), gram.Grid.of(1.5))
 
 
 @pytest.mark.parametrize("range_", [0.75, 0.1], ids=["all rows fit", "some do not"])
@@ -99,7 +99,7 @@ def test_any_metric_and_profile_can_be_rounded(activation):
 @pytest.mark.parametrize("backend", ["numba", "numpy", "mkl"], indirect=True)
 def test_bits_do_not_depend_on_how_the_rows_come(backend, weighted, range_):
     X, C, T = data(6001, 130, 3)
-    weights, grid = 3 * RNG.random(len(X)), gram.Grid.of(range_, 1.0, 3.0)
+    weights, grid = 3 * RNG.random(len(X)), gram.Grid.of(range_, 3.0)
 
     def sums(*parts):
         layer, (G, B) = HiddenLayer(C, GAUSSIAN, backend=backend), zeros(130, T)
@@ -127,8 +127,8 @@ def test_a_forced_precision_is_not_rounded():
 
 
 def test_a_grid_holds_what_it_is_made_for():
-    for largest, target, weight in RNG.lognormal(0, 5, (50, 3)):
-        grid = gram.Grid.of(largest, target, weight)
+    for largest, weight in RNG.lognormal(0, 5, (50, 2)):
+        grid = gram.Grid.of(largest, weight)
         assert np.frexp(grid.step)[0] == np.frexp(grid.target_step)[0] == 0.5
         assert 2**13 < np.sqrt(weight) * largest / grid.step < 2**15
-        assert 2**19 < np.sqrt(weight) * target / grid.target_step <= 2**21
+        assert 2**19 < np.sqrt(weight) / grid.target_step <= 2**21

@@ -52,17 +52,14 @@ class Grid(NamedTuple):
     target_step: float
 
     @classmethod
-    def of(cls, largest: float, target: float, weight: float = 1.0) -> Grid:
-        """The grid for |H - mean| <= ``largest`` (15 bits), |T| <= ``target``, w <= ``weight``.
+    def of(cls, largest: float, weight: float = 1.0) -> Grid:
+        """The grid for |H - mean| <= ``largest`` (15 bits), |T| <= 1 and w <= ``weight``.
 
         Somewhat larger values fit: up to four times as large if the weights are equal. 0 is taken
         as 1.
         """
-        h, t, root = (math.log2(value or 1.0) for value in (largest, target, math.sqrt(weight)))
-        return cls(
-            2.0 ** (math.ceil(h) + math.floor(root) - 14),
-            2.0 ** (math.ceil(t) + math.ceil(root)) / _TARGET,
-        )
+        h, root = (math.log2(value or 1.0) for value in (largest, math.sqrt(weight)))
+        return cls(2.0 ** (math.ceil(h) + math.floor(root) - 14), 2.0 ** math.ceil(root) / _TARGET)
 
     def nearest(
         self, H: np.ndarray, mean: np.ndarray, roots: np.ndarray | None = None
