@@ -413,7 +413,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         others = center_finder(self._layer())(rows.X[chosen.first]) < 0
         if 2 * others.sum() > _MOST_LEFT_OUT:
             chosen = chosen.at(others)
-        scores = found.left_out(W, intercept, chosen.first, chosen.mass)
+        scores = found.left_out(chosen.first, chosen.mass)
         self._keep_outputs(W, intercept, rows.X, scores, chosen.labels, chosen.totals)
 
     @stage("output training")

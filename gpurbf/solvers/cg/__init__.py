@@ -53,9 +53,7 @@ class CGSolution:
         return self.system.weights(self.V)
 
     @stage("back and evaluate", "leave-one-out")
-    def left_out(
-        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
-    ) -> np.ndarray:
+    def left_out(self, rows: np.ndarray, mass: np.ndarray) -> np.ndarray:
         """Outputs for some of the samples, nearly as if they had not been trained on.
 
         If there is a closed form, each sample is left out by itself. If not, up to a tenth of the
@@ -64,19 +62,16 @@ class CGSolution:
 
         Parameters
         ----------
-        W : ndarray of shape (m, k)
-        b : ndarray of shape (k,)
-            The `weights` of this solution.
         rows : int array of shape (r,)
             Numbers of the samples.
-        mass : ndarray of shape (r,), optional
+        mass : ndarray of shape (r,)
             Weights of these samples, all copies of a sample together.
 
         Returns
         -------
         outputs : ndarray of shape (r, k), float64
         """
-        outputs = self.system.leave_one_out(W, b, rows, mass)
+        outputs = self.system.leave_one_out(*self.system.weights(self.V), rows, mass)
         if outputs is not None:
             return outputs
         parts = np.array_split(rows, -(-len(rows) * _N_PARTS // self.system.X.shape[0]))

@@ -172,7 +172,7 @@ class LeastSquares:
         return other, V.copy()
 
     def leave_one_out(
-        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray
     ) -> np.ndarray | None:
         """Outputs by the closed form of `RidgeSolution`, for all of a sample's weight.
 
@@ -181,7 +181,6 @@ class LeastSquares:
         sample of mean weight, whose output without it is f + ℓ / (1 - ℓ) (f - t). The difference
         from f is proportional to the weight.
         """
-        mass = self.w[rows] if mass is None else mass
         if len(W) <= _MAX_SUMMED_CENTERS:
             layer = self.layer.in_float64()
             normal = NormalEquations(len(b), *fixed_point(layer, self.X))
@@ -300,7 +299,7 @@ class KernelSystem:
         return other, U
 
     def leave_one_out(
-        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray | None = None
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray
     ) -> np.ndarray | None:
         """Outputs by the closed form t - V / diag((K + λ/D²)⁻¹), corrected for b.
 
