@@ -133,7 +133,10 @@ class RidgePath:
         E = self.form.turn(xp.asarray(own.units.T))
 
         def outputs_of(V: np.ndarray) -> np.ndarray:
-            found = _products(V, self.weights.reshape(p * k, m).T)
+            W, found = self.weights.reshape(p * k, m).T, np.empty((len(V), p * k))
+            parts = [slice(i, i + _ROWS_PER_TASK) for i in range(0, len(V), _ROWS_PER_TASK)]
+            map_single_threaded_blas([partial(np.matmul, V[i], W, out=found[i]) for i in parts])
+            count(operations=2 * V.size * p * k, kind="float64", nbytes=V.nbytes + W.nbytes)
             return found.reshape(len(V), p, k).transpose(1, 0, 2)
 
         outputs = outputs_of(Z) + self.equations.target_mean
@@ -227,12 +230,3 @@ def _rotated(reflectors: np.ndarray, taus: np.ndarray, trans: str, V: np.ndarray
     map_single_threaded_blas([partial(apply, part) for part in parts])
     count(operations=2 * rotated.size * rotated.shape[1], kind="float64", nbytes=2 * rotated.nbytes)
     return rotated
-
-
-def _products(Z: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """Rows Z (n, m) times W (m, k)."""
-    found = np.empty((len(Z), W.shape[1]))
-    parts = [slice(i, i + _ROWS_PER_TASK) for i in range(0, len(Z), _ROWS_PER_TASK)]
-    map_single_threaded_blas([partial(np.matmul, Z[rows], W, out=found[rows]) for rows in parts])
-    count(operations=2 * Z.size * W.shape[1], kind="float64", nbytes=Z.nbytes + W.nbytes)
-    return found
