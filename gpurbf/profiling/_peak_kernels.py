@@ -9,7 +9,7 @@ from numba.extending import intrinsic
 
 from gpurbf.layer.backends.numba import amx, microkernel_table
 from gpurbf.layer.backends.numba.microkernels import LANES, compile_for, loop
-from gpurbf.runtime.jit.caching import cached_cfunc
+from gpurbf.runtime.jit.caching import compiled
 
 _i64 = ir.IntType(64)
 
@@ -73,7 +73,7 @@ def _compiled(name):
         register_loop(name, steps, data)
 
     repeated.__qualname__ = name  # the disk cache identifies it by this name
-    return cached_cfunc(repeated, types.void(types.intp, types.intp))
+    return compiled(repeated, (None, None))
 
 
 def run(name, steps):

@@ -12,7 +12,6 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
-from numba.core.sigutils import normalize_signature
 
 from gpurbf.runtime.lazy import once, without_collecting
 
@@ -110,27 +109,21 @@ def cached(**options):
     return decorate
 
 
-def cached_cfunc(function, signature, **options):
-    """`numba.cfunc` of a kernel that is called by its address; it is kept on disk."""
-    options |= _PLAIN
-    kernel = CFunc(function, normalize_signature(signature), locals={}, options=options)
-    kernel._cache = Cache(function)
-    with without_collecting():
-        kernel.compile()
-    return kernel
-
-
 @once
 def compiled(function, dtypes, contract=False):
-    """The C function of a Python function, kept alive; compiled or loaded at its first use.
+    """The C function of a Python function, kept alive and on disk; compiled at its first use.
 
     For each argument, ``dtypes`` has the dtype that it points to, None for a word, or float. Sums
     of products are contracted (FMA) if ``contract``.
     """
     kinds = {None: types.intp, float: types.float64}
     arguments = [kinds.get(d) or types.CPointer(from_dtype(d)) for d in dtypes]
-    options = {"fastmath": {"contract"}} if contract else {}
-    return cached_cfunc(function, types.void(*arguments), error_model="numpy", **options)
+    options = _PLAIN | {"error_model": "numpy", "fastmath": {"contract"} if contract else False}
+    kernel = CFunc(function, (tuple(arguments), types.void), locals={}, options=options)
+    kernel._cache = Cache(function)
+    with without_collecting():
+        kernel.compile()
+    return kernel
 
 
 def inner(**options):
