@@ -180,11 +180,7 @@ def train_pairs(
 
 def _spread(table: np.ndarray, groups: Groups, C: np.ndarray) -> np.ndarray:
     """Coefficients of samples from those of their groups, equal samples in proportion to C."""
-    N = len(C)
-    result = np.zeros((len(table), N))
-    if len(groups.starts) == N + 1:  # each is its own group
-        result[:, groups.members] = table
-        return result
+    result = np.zeros((len(table), len(C)))
     sizes = np.diff(groups.starts)
     group_of = np.repeat(np.arange(len(sizes)), sizes)
     own, sums = C[groups.members], groups.sums(C)[group_of]
