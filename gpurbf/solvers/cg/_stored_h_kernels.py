@@ -74,10 +74,7 @@ def add_times(begin, end, Q, W, k, some, single, S):
         n = min(BLOCK, Q.shape[1] - left)
         for i in range(begin, end, _TOP):
             rows = min(_TOP, end - i)
-            ahead = _TOP * Q.strides[0]
-            if i + _TOP >= end:
-                ahead = (begin - i) * Q.strides[0] + BLOCK * Q.itemsize
-            _widen(Q, rows, i, left, n, tile, BLOCK * 8, LANES * 8, ahead)
+            _widen(Q, rows, i, left, n, tile, BLOCK * 8, LANES * 8, _TOP * Q.strides[0])
             o = 0
             while o < k:
                 kernel = single if k - o < 3 else some
@@ -112,8 +109,6 @@ def add_transposed(begin, end, Q, U, k, kernel, Z):
         for top in range(0, Q.shape[0], _DEPTH):
             rows = min(_DEPTH, Q.shape[0] - top)
             ahead = _DEPTH * Q.strides[0]
-            if top + _DEPTH >= Q.shape[0]:
-                ahead = -top * Q.strides[0] + _STRIP * Q.itemsize
             _widen(Q, rows, top, left, n, panels, LANES * 8, panels.strides[0], ahead)
             for p in range(-(-n // LANES)):
                 c, at = panels.ctypes.data + p * panels.strides[0], left + p * LANES
