@@ -34,8 +34,8 @@ ELSEWHERE = ("", "")
 # Called before the clock is read: a backend with asynchronous work adds a function that waits.
 FENCES: list[Callable[[], Any]] = []
 
-# Seconds between measurements of memory: in long stages, and at the ends of short ones.
-_SAMPLING, _LOOKS = 0.05, 0.001
+# Seconds between measurements of memory in long stages.
+_SAMPLING = 0.05
 Result = TypeVar("Result")
 
 
@@ -79,7 +79,7 @@ class _Account:
         self.unlocked_since: float | None = None  # None: the thread may hold Python's lock
         # Each stage with its entry, which only this thread may add.
         self.open = [(base, self.entries[base])]
-        self.since = self.next_look = time.perf_counter()
+        self.since = time.perf_counter()
 
     def charge(self) -> None:
         """Count the time until now."""
@@ -93,9 +93,7 @@ class _Account:
             self.unlocked_since = now
         self.trace.append(Segment(key, now - self.since, self.unlocked_seconds))
         self.since, self.unlocked_seconds = now, 0.0
-        if now >= self.next_look or not entry.memory:
-            self.next_look = now + _LOOKS
-            self.look()
+        self.look()
 
     def look(self) -> None:
         """Note the process's memory for the open stage."""
