@@ -50,14 +50,6 @@ def encode_rows(X, n_rows, n, row, wide, single, codes, off):
             off[i] = _encode(x, n, pointer(single, np.float32), c) != 0
 
 
-@inner()
-def _spread_bits(x):
-    """The bits of a number, 0 for both zeros, where a product with an odd number spreads them."""
-    # Adding 0.0 makes one zero of two. Small integers have their bits on the high end.
-    bits = bits_as(x + 0.0, np.uint64)
-    return bits ^ (bits >> np.uint64(32))
-
-
 @cached(nogil=True)
 def row_sums(X, odd, sums):
     """Σ_j bits(X[i, j]) odd[j] modulo 2⁶⁴ for the rows of X (float64); `odd` has one per column."""
@@ -65,17 +57,10 @@ def row_sums(X, odd, sums):
     for i in range(X.shape[0]):
         total = np.uint64(0)
         for j in range(X.shape[1]):
-            total += _spread_bits(X[i, j]) * odd[j]
-        sums[i] = total
-
-
-@cached(nogil=True)
-def csr_row_sums(indptr, indices, values, odd, sums):
-    """`row_sums` of CSR rows: values that are not stored are 0 and add nothing."""
-    for i in range(len(indptr) - 1):
-        total = np.uint64(0)
-        for p in range(indptr[i], indptr[i + 1]):
-            total += _spread_bits(values[p]) * odd[indices[p]]
+            # The bits of a number, where a product with an odd number spreads them: small integers
+            # have theirs on the high end. Adding 0.0 makes one zero of two.
+            bits = bits_as(X[i, j] + 0.0, np.uint64)
+            total += (bits ^ (bits >> np.uint64(32))) * odd[j]
         sums[i] = total
 
 

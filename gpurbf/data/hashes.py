@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from gpurbf.data.row_blocks import rows_of_tile
 from gpurbf.runtime.lazy import lazy_module
@@ -17,27 +18,22 @@ kernels = lazy_module("gpurbf.data._kernels")
 
 def row_hashes(X: Any, seed: int) -> np.ndarray:
     """A 64-bit hash of each row of X, dense or CSR of any dtype: the same for equal values."""
-
     odd = _odd_numbers(X.shape[1], seed)
+    if sp.issparse(X):  # as the kernel does: entries that are not stored are 0 and add nothing
+        if not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        bits = (X.data.astype(np.float64) + 0.0).view(np.uint64)
+        bits ^= bits >> np.uint64(32)
+        return mix(sp.csr_array((bits, X.indices, X.indptr), X.shape) @ odd)
     sums = np.empty(X.shape[0], np.uint64)
-    sparse = hasattr(X, "indptr")
     # Bytes and float32 numbers become float64 numbers in the kernel.
     dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
-    n_rows = rows_of_tile(dtype.itemsize * X.shape[1])
-    if sparse and not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
 
     def tile(rows: slice) -> None:
-        if sparse:
-            indptr = X.indptr[rows.start : rows.stop + 1]
-            stored = slice(indptr[0], indptr[-1])
-            values = X.data[stored].astype(np.float64)
-            kernels.csr_row_sums(indptr - indptr[0], X.indices[stored], values, odd, sums[rows])
-        else:
-            kernels.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
+        kernels.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
 
-    parallel_rows(tile, X.shape[0], n_rows)
+    parallel_rows(tile, X.shape[0], rows_of_tile(dtype.itemsize * X.shape[1]))
     return mix(sums)
 
 
