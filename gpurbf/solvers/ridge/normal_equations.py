@@ -165,8 +165,11 @@ class NormalEquations:
         """
         self.layer, xp = layer, layer.xp
         with layer.allocator():
-            move = to_host if xp is np else xp.asarray
-            self.G, self.B = move(self.G), move(self.B)
+            if self.weight:
+                move = to_host if xp is np else xp.asarray
+                self.G, self.B = move(self.G), move(self.B)
+            else:  # zeros, which need not be copied to a device
+                self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
             targets = np.column_stack([T, np.ones(len(T))])
             out = self.G, self.B
             layer.gram(X, targets, weights, self.shift, out=out, grid=self.grid)
