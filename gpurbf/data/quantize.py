@@ -86,7 +86,7 @@ def candidates(X: Any) -> list[Quantization]:
     # Most are told apart by the first row, which has to be multiples of 1 / q.
     with np.errstate(over="ignore", invalid="ignore"):
         multiples = np.multiply.outer(DENOMINATORS, sample[:1].astype(np.float64))
-        off = np.abs(multiples - np.rint(multiples))
-    likely = (q for q, far in zip(DENOMINATORS, off) if (far <= _NEAR).all())
+        near = (np.abs(multiples - np.rint(multiples)) <= _NEAR).all(axis=(1, 2))
+    likely = (q for q, close in zip(DENOMINATORS, near) if close)
     allowed = (Quantization(q, zero) for q in likely for zero in (0, 128))
     return [quantization for quantization in allowed if not encode(sample, quantization)[1].any()]

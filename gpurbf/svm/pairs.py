@@ -213,13 +213,14 @@ class PairsSolver:
         spans = np.column_stack([starts[a], own[a], starts[b], own[a] + own[b]])
         part = K, kernel.diagonal[samples], self.C[samples]
         bins = _bins(spans[:, 3], min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
-        tasks = np.split(np.arange(len(bins)), np.flatnonzero(np.diff(bins)) + 1)
+        ends = np.searchsorted(bins, np.arange(bins[-1] + 2))
         limit = 1 if len(K) < _MIN_THREADED else None
 
         def task(i: int) -> None:
-            self._begin(part, numbers[tasks[i]].tolist(), spans[tasks[i]])
+            some = slice(ends[i], ends[i + 1])
+            self._begin(part, numbers[some].tolist(), spans[some])
 
-        parallel_for(task, len(tasks), limit, self.stop)
+        parallel_for(task, len(ends) - 1, limit, self.stop)
 
     def _begin(self, part: Part, numbers: list[int], spans: np.ndarray) -> None:
         """Solve pairs in a ready matrix, small ones or one; their spans see `begin_on_matrix`."""
