@@ -356,7 +356,8 @@ def _label(total: Row, parts: list[Row]) -> str:
     return f"{text}, {longest.part}{near}"
 
 
-_WARM_UP = 200
+# Samples of the warm-up. With no more of them than centers, a fit would compile other kernels.
+_WARM_UP = 5000
 
 
 def profile(
@@ -381,7 +382,7 @@ def profile(
     X_test, y_test : optional
         Samples to predict and their labels; by default the training samples.
     warm_up : bool, default=True
-        Fit and predict a few samples first, so that compilation is not in the times.
+        Fit and predict up to 5,000 samples first, so that compilation is not in the times.
 
     Returns
     -------

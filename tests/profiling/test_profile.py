@@ -271,6 +271,20 @@ def test_stages_cover_the_work_and_a_profiled_estimator_is_the_same_estimator(na
         assert 0 < rows[-1].share < 0.2
 
 
+def test_the_warm_up_has_as_many_centers_so_that_it_compiles_what_the_fit_needs(
+    digits, monkeypatch
+):
+    centers, fit = [], gpurbf.RBFClassifier.fit
+
+    def noted(self, *data):
+        centers.append(len(fit(self, *data).centers_))
+        return self
+
+    monkeypatch.setattr(gpurbf.RBFClassifier, "fit", noted)
+    gpurbf.profile(gpurbf.RBFClassifier(700, random_state=0), *digits)
+    assert centers == [700, 700]
+
+
 def test_solver_parts_are_named_and_counted(digits, found):
     def parts(name):
         own = found if name == "rbf" else gpurbf.profile(ESTIMATORS[name](), *digits)
