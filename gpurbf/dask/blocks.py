@@ -225,8 +225,7 @@ class Blocks:
         self.known: dict[Any, Any] = {}
         for task, found in zip(asked, scan.found):
             if isinstance(task, Race):
-                found = found._replace(first=_row_numbers(found.first, self.starts))
-                found = task.merged(found)
+                found = task.merged(found._replace(first=_row_numbers(found.first, self.starts)))
             self.known[task] = found
         # Rows that may become centers and are on the client: their numbers, ascending, and values.
         self._here = np.empty(0, np.intp), np.empty(0)

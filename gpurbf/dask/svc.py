@@ -114,7 +114,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         pieces: list[list[Any]],
         data: tuple[Any, Any],
     ) -> list[tuple[Any, ...]]:
-        """What `_solve` returns of all tasks, in the order of their first pairs."""
+        """Results of `_solve` for all tasks, in the order of their first pairs."""
         tasks, classes, distinct = blocks.tasks, model.classes_, blocks.known[_RACE]
         sizes = np.bincount(distinct.labels)
         by_key = len(distinct.first) < blocks.shape[0] or len(np.unique(distinct.mass)) > 1
