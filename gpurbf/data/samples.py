@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class Samples:
         return self.values.shape[0]
 
     def __getitem__(self, rows: Any) -> Samples:
-        return replace(self, values=rows_of(self.values, rows))
+        return Samples(rows_of(self.values, rows), self.quantization, self.dtype)
 
     def numbers(self) -> Any:
         """The samples as numbers; codes are decoded."""
@@ -65,7 +65,7 @@ def rows_of(X: Any, rows: Any, dtype: Any = None) -> Any:
     copy = np.empty((len(rows), *X.shape[1:]), dtype)
 
     def task(part: slice) -> None:
-        copy[part] = np.take(X, rows[part], axis=0)
+        copy[part] = X.take(rows[part], axis=0)
 
     parallel_rows(task, len(rows), max(1, _COPIED // max(1, X[:1].nbytes)))
     return copy

@@ -316,8 +316,7 @@ class SVC(
         rows = Rows(X, codes, weights)
         weighted, factors = rows.with_class_weights(self, bounds=True)
         self.class_weight_ = np.ones(len(self.classes_)) if factors is None else factors
-        own = np.ones(len(codes)) if weighted.weights is None else weighted.weights
-        C = own * float(self.C)
+        C = float(self.C) * (np.ones(len(codes)) if weighted.weights is None else weighted.weights)
         k, cure = len(self.classes_), "take RBFClassifier, whose outputs are one a class"
         n_pairs = k * (k - 1) // 2
         check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)

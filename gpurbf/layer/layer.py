@@ -184,7 +184,7 @@ class HiddenLayer:
 
     def describe(self) -> str:
         """The backend in use and the reason, its kernels and the arithmetic, in a line."""
-        arithmetic = "tf32" if self.precision == "tf32" else self.dtype.name
+        arithmetic = "tf32" if self.precision == "tf32" else self.dtype.type.__name__
         if self.quantization is not None:
             denominator = self.quantization.denominator
             unit = "" if denominator == 1 else f" / {denominator:g}"

@@ -131,8 +131,8 @@ def votes(by_first: Any, n_classes: int) -> Any:
     """Number of pairs (N, n_classes) won; by_first: whether the first class wins its pair."""
     pairs = beside(by_first, pairs_by_class(n_classes))
     # Class c is the second class of its first c pairs.
-    is_second = beside(by_first, np.tri(n_classes, n_classes - 1, -1, dtype=bool))
-    return (by_first[:, pairs] != is_second).sum(axis=2)
+    is_second = np.arange(n_classes - 1) < np.arange(n_classes)[:, None]
+    return (by_first[:, pairs] != beside(by_first, is_second)).sum(axis=2)
 
 
 def class_scores(decisions: np.ndarray, n_classes: int) -> np.ndarray:

@@ -6,10 +6,11 @@ import functools
 import math
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache, keeping_p
 
 # Samples of the small pairs that begin in one call.
 _SAMPLES_PER_TASK = 1024
-# Below this many samples, a second thread costs more than it brings.
+# The pairs of fewer samples in all end before another thread could help.
 _MIN_THREADED = 400
 # Up to this many samples of the largest pair, tiles evaluate values that no pair asks for in less
 # time than each pair takes to evaluate its own.
@@ -43,29 +44,29 @@ _THREADS_PER_CACHE = 4
 Part = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _bins(sizes: np.ndarray, most: int) -> np.ndarray:
-    """The bin of each of these sizes, in order; a bin of several has at most ``most`` in all."""
-    bins, n, last = np.empty(len(sizes), np.intp), 0, 0
-    for i, size in enumerate(sizes.tolist()):
+def _bins(sizes: list[int], most: int) -> list[range]:
+    """Divide these sizes, in order, into bins; a bin of several has at most ``most`` in all."""
+    starts, n = [0], 0
+    for i, size in enumerate(sizes):
         if n and n + size > most:
-            n, last = 0, last + 1
+            starts.append(i)
+            n = 0
         n += size
-        bins[i] = last
-    return bins
+    return [range(*ends) for ends in pairwise([*starts, len(sizes)])]
 
 
 def _groups(
     kernel: KernelRows, own: np.ndarray, sizes: np.ndarray, cache_bytes: float
-) -> np.ndarray | None:
-    """The group of each class if memory is to hold the matrix of any two groups; else None.
+) -> list[range] | None:
+    """Groups of classes if memory is to hold the matrix of any two groups; else None.
 
     All are one group if all of K is given or is to be made. Otherwise pairs are small. ``own`` are
     the sizes of the classes, ``sizes`` those of all classes of the whole problem.
     """
-    one = np.zeros(len(own), np.intp)
+    one = [range(len(own))]
     if kernel.matrix is not None:
         return one
-    n_samples, largest = int(sizes.sum()), int(np.sort(sizes)[-2:].sum())
+    n_samples, largest = int(sizes.sum()), sum(sorted(sizes.tolist())[-2:])
     # Up to this many samples a pair is its own working set, if its matrix is there. With a linear
     # kernel, only working sets need values.
     small = MAX_MATRIX if kernel.linear else binary.MAX_SINGLE_SET
@@ -73,7 +74,7 @@ def _groups(
     if n_samples <= most and (n_samples <= MAX_MATRIX or largest <= small):
         return one
     small = small if kernel.among is None else _MAX_SMALL_PAIR
-    return None if largest > min(small, most // 2) else _bins(own, most // 2)
+    return None if largest > min(small, most // 2) else _bins(own.tolist(), most // 2)
 
 
 def _at_once(
@@ -159,7 +160,7 @@ class PairsSolver:
     def solve(self) -> list[Solution]:
         """The solutions, in the order of the pairs."""
         kernel, pairs = self.kernel, self.pairs
-        own = self.own = np.diff(self.starts)
+        own = self.own = self.starts[1:] - self.starts[:-1]
         self.stopped = False
         self.max_iter = min(self.max_iter, sys.maxsize) if self.max_iter >= 0 else sys.maxsize
         if kernel.on_device and (there := solve_side_by_side(self)) is not None:
@@ -168,11 +169,11 @@ class PairsSolver:
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
         if (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
-            both = np.sort(groups[np.array(pairs)], axis=1) @ (len(own), 1)
-            for number in np.unique(both):
-                a, b = divmod(number, len(own))
-                classes = np.flatnonzero((groups == a) | (groups == b))
-                self._solve_on_matrix(classes, np.flatnonzero(both == number))
+            of, together = [group for group in groups for _ in group], defaultdict(list)
+            for p, (a, b) in enumerate(pairs):
+                together[of[a], of[b]].append(p)
+            for both, numbers in together.items():
+                self._solve_on_matrix(sorted({*chain(*both)}), numbers)
             return self.solutions
         most = kernel.free_bytes() / 4
         least = min(self.cache_bytes, most)
@@ -197,9 +198,9 @@ class PairsSolver:
         parallel_for(self.solve_next_in_blocks, len(pairs), workers, self.stop)
         return self.solutions
 
-    def _solve_on_matrix(self, classes: np.ndarray, numbers: np.ndarray) -> None:
+    def _solve_on_matrix(self, classes: list[int], numbers: list[int]) -> None:
         """Solve the pairs of these numbers on the kernel matrix of all samples of these classes."""
-        kernel, own, every = self.kernel, self.own, np.arange(len(self.C))
+        kernel, own, every = self.kernel, self.own.tolist(), np.arange(len(self.C))
         samples = np.concatenate([every[self.classes[c]] for c in classes])
         K = kernel.matrix
         if K is None:
@@ -207,20 +208,21 @@ class PairsSolver:
             if self.max_iter:  # else no step asks for a value
                 columns = slice(0, len(every)) if len(samples) == len(every) else None
                 kernel.values(samples, columns or kernel.over(samples), K)
-        starts = np.zeros_like(own)  # of classes in K
-        starts[classes] = np.cumsum(own[classes]) - own[classes]
-        a, b = np.array([self.pairs[p] for p in numbers.tolist()]).T
-        spans = np.column_stack([starts[a], own[a], starts[b], own[a] + own[b]])
+        starts = dict(zip(classes, accumulate((own[c] for c in classes), initial=0)))  # in K
+        both = (self.pairs[p] for p in numbers)
+        spans = [(starts[a], own[a], starts[b], own[a] + own[b]) for a, b in both]
         part = K, kernel.diagonal[samples], self.C[samples]
-        bins = _bins(spans[:, 3], min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
-        ends = np.searchsorted(bins, np.arange(bins[-1] + 2))
-        limit = 1 if len(K) < _MIN_THREADED else None
+        tasks = _bins([n for *_, n in spans], min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
 
         def task(i: int) -> None:
-            some = slice(ends[i], ends[i + 1])
-            self._begin(part, numbers[some].tolist(), spans[some])
+            some = slice(tasks[i].start, tasks[i].stop)
+            self._begin(part, numbers[some], np.array(spans[some]))
 
-        parallel_for(task, len(ends) - 1, limit, self.stop)
+        if len(K) < _MIN_THREADED:
+            for i in range(len(tasks)):
+                task(i)
+        else:
+            parallel_for(task, len(tasks), stop=self.stop)
 
     def _begin(self, part: Part, numbers: list[int], spans: np.ndarray) -> None:
         """Solve pairs in a ready matrix, small ones or one; their spans see `begin_on_matrix`."""

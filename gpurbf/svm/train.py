@@ -85,15 +85,16 @@ def group_samples(
     n_classes = int(y.max()) + 1
     same = np.zeros(len(y) + 1, bool)  # equal to the sample before; the last element is the end
     # Small types are sorted in one pass over their values.
-    order = np.argsort(y.astype(np.min_scalar_type(n_classes)), kind="stable")
+    order = y.astype(np.min_scalar_type(n_classes)).argsort(kind="stable")
     if X is not None:
         keys = row_hashes(X, 0)
         by_key = by_key or not (weights is None or (weights == weights[0]).all())
-        if by_key or not np.diff(np.sort(keys)).all():  # some keys are equal
+        in_order = np.sort(keys)
+        if by_key or (in_order[1:] == in_order[:-1]).any():
             sorted_ = np.lexsort((keys, y))
             keys, codes = keys[sorted_], y[sorted_]
             same[1:-1] = (keys[1:] == keys[:-1]) & (codes[1:] == codes[:-1])
-            positions = np.flatnonzero(same)
+            positions = same.nonzero()[0]
             for start in range(0, len(positions), _COMPARED_ROWS):
                 # Keys may be equal by chance, so values are compared.
                 some = positions[start : start + _COMPARED_ROWS]
@@ -101,9 +102,8 @@ def group_samples(
                 same[some] = np.asarray(differences.sum(axis=1)).ravel() == 0
             if by_key or same.any():
                 order = sorted_
-    starts = np.flatnonzero(~same)
-    codes = y[order[starts[:-1]]]
-    return Groups(order, starts, np.searchsorted(codes, np.arange(n_classes + 1)))
+    starts = (~same).nonzero()[0]
+    return Groups(order, starts, y[order[starts[:-1]]].searchsorted(np.arange(n_classes + 1)))
 
 
 @stage("output training", "pairs")
@@ -154,9 +154,8 @@ def train_pairs(
     starts = groups.class_starts
     n_classes = len(starts) - 1
     pairs = list(combinations(range(n_classes), 2)) if pairs is None else list(pairs)
-    kernel: Any
     if activation is None:
-        kernel = GivenKernel(X, groups.first)
+        kernel: Any = GivenKernel(X, groups.first)
     else:
         n_samples = len(X) if sizes is None else int(sizes.sum())
         kernel = KernelRows(X, activation, backend, precision, n_samples)
@@ -170,20 +169,20 @@ def train_pairs(
         n_a = starts[a + 1] - starts[a]
         table[b - 1, starts[a] : starts[a + 1]] = solution.beta[:n_a]
         table[a, starts[b] : starts[b + 1]] = solution.beta[n_a:]
-    coefficients = _spread(table, groups, C)
-    support = np.flatnonzero((coefficients != 0).any(axis=0))
-    support = support[np.argsort(y[support], kind="stable")]
+    coefficients = _spread(table, groups, C, solver.C)
+    support = (coefficients != 0).any(axis=0).nonzero()[0]
+    support = support[y[support].argsort(kind="stable")]
     n_support = np.bincount(y[support], minlength=n_classes)
     dual_coef = coefficients[:, support]
     return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
 
 
-def _spread(table: np.ndarray, groups: Groups, C: np.ndarray) -> np.ndarray:
+def _spread(table: np.ndarray, groups: Groups, C: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     """Coefficients of samples from those of their groups, equal samples in proportion to C."""
     result = np.zeros((len(table), len(C)))
-    sizes = np.diff(groups.starts)
-    group_of = np.repeat(np.arange(len(sizes)), sizes)
-    own, sums = C[groups.members], groups.sums(C)[group_of]
+    sizes = groups.starts[1:] - groups.starts[:-1]
+    group_of = np.arange(len(sizes)).repeat(sizes)
+    own, sums = C[groups.members], bounds[group_of]
     # Infinite bounds count as equal. If a group is at its bound, its samples are exactly at theirs.
     share = np.divide(own, sums, out=1 / sizes[group_of], where=np.isfinite(sums))
     wide = table[:, group_of]

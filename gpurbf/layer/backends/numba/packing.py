@@ -162,7 +162,7 @@ def packing_of(shift, coefficients, rows, width, group, dtype, terms):
     # kernel of its own.
     word = np.dtype(f"u{next(n for n in (size, 4, 2, 1) if n in (1, 2, 4, 8) and size % n == 0)}")
     sizes = np.array([n, rows, width, size // word.itemsize], np.intp)
-    shift = np.append(shift, np.array([quadratic, linear, constant]).astype(shift.dtype))
+    shift = np.concatenate([shift, np.array([quadratic, linear, constant]).astype(shift.dtype)])
     return Packing(shift, sizes, line, word, np.dtype(terms))
 
 
