@@ -41,8 +41,7 @@ def found() -> list[int]:
         for library in blas_libraries().lib_controllers:
             if library.filepath not in _alone:
                 before, ours = _told.get(library.filepath, (0, 0))
-                now = library.num_threads or 1
-                numbers.append(before if now == ours else now)
+                numbers.append(before if (now := library.num_threads or 1) == ours else now)
     return numbers
 
 
@@ -84,8 +83,9 @@ def thread_limit_here(most: int) -> Iterator[None]:
     try:
         # Others need not be asked: each question costs a thread the GIL, and many begin at once.
         for library in filter(_is_per_thread, blas_libraries().lib_controllers):
-            if (library.num_threads or 1) > most:
-                undo.append((library, _tell_thread(library, most)))
+            if (now := library.num_threads or 1) > most:
+                undo.append((library, now))  # in case an interrupt comes before the next line ends
+                undo[-1] = library, _tell_thread(library, most)
         yield
     finally:
         try:

@@ -223,6 +223,20 @@ def test_an_interrupt_at_any_call_leaves_no_trace():
     assert at > 20
 
 
+def test_an_interrupt_right_after_a_library_was_told_leaves_no_trace(library, monkeypatch):
+    tell = blas_threads._tell_thread
+
+    def interrupted(*given):
+        tell(*given)
+        monkeypatch.setattr(blas_threads, "_tell_thread", tell)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blas_threads, "_tell_thread", interrupted)
+    with pytest.raises(KeyboardInterrupt), threads.single_threaded_blas():
+        pytest.fail("the block does not begin")
+    assert library.num_threads == 4
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="no account of each thread")
 def test_no_thread_of_blas_runs_in_fits_or_predictions():
     """One dot product of 12,000 numbers made SVC's fit of MNIST take half as long again."""
