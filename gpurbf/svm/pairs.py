@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -169,11 +169,11 @@ class PairsSolver:
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
         if (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
-            of, together = [group for group in groups for _ in group], defaultdict(list)
+            of, together = [g for g, group in enumerate(groups) for _ in group], defaultdict(list)
             for p, (a, b) in enumerate(pairs):
                 together[of[a], of[b]].append(p)
-            for both, numbers in together.items():
-                self._solve_on_matrix(sorted({*chain(*both)}), numbers)
+            for (g, h), numbers in together.items():
+                self._solve_on_matrix(sorted({*groups[g], *groups[h]}), numbers)
             return self.solutions
         most = kernel.free_bytes() / 4
         least = min(self.cache_bytes, most)
@@ -200,7 +200,7 @@ class PairsSolver:
 
     def _solve_on_matrix(self, classes: list[int], numbers: list[int]) -> None:
         """Solve the pairs of these numbers on the kernel matrix of all samples of these classes."""
-        kernel, own, every = self.kernel, self.own.tolist(), np.arange(len(self.C))
+        kernel, own, every = self.kernel, self.own, np.arange(len(self.C))
         samples = np.concatenate([every[self.classes[c]] for c in classes])
         K = kernel.matrix
         if K is None:
@@ -208,15 +208,15 @@ class PairsSolver:
             if self.max_iter:  # else no step asks for a value
                 columns = slice(0, len(every)) if len(samples) == len(every) else None
                 kernel.values(samples, columns or kernel.over(samples), K)
-        starts = dict(zip(classes, accumulate((own[c] for c in classes), initial=0)))  # in K
-        both = (self.pairs[p] for p in numbers)
-        spans = [(starts[a], own[a], starts[b], own[a] + own[b]) for a, b in both]
+        starts = np.zeros_like(own)  # of classes in K
+        starts[classes] = own[classes].cumsum() - own[classes]
+        a, b = np.array([self.pairs[p] for p in numbers]).T
+        spans = np.column_stack([starts[a], own[a], starts[b], own[a] + own[b]])
         part = K, kernel.diagonal[samples], self.C[samples]
-        tasks = _bins([n for *_, n in spans], min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
+        tasks = _bins(spans[:, 3].tolist(), min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
 
         def task(i: int) -> None:
-            some = slice(tasks[i].start, tasks[i].stop)
-            self._begin(part, numbers[some], np.array(spans[some]))
+            self._begin(part, [numbers[j] for j in tasks[i]], spans[tasks[i]])
 
         if len(K) < _MIN_THREADED:
             for i in range(len(tasks)):
