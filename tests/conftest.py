@@ -1,6 +1,5 @@
 """Fixtures for every test: a backend by name, and the real data where they are at hand."""
 
-import gc
 import importlib.util
 import os
 import sys
@@ -35,7 +34,6 @@ if REQUIRED - set(BACKENDS):
 
 def pytest_configure(config):
     """What CuPy's compiled code warns of is attributed to its caller: a line of ours, or a test."""
-    gc.set_threshold(50_000, 20, 100)  # a tenth of the time: Numba and the tests have many objects
     if importlib.util.find_spec("cupy"):
         config.addinivalue_line("filterwarnings", "default::DeprecationWarning")
 
