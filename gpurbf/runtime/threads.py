@@ -163,7 +163,8 @@ def _at_most(most: int, blas: int = sys.maxsize) -> Iterator[None]:
         with blas_threads.in_force(limit):
             yield
     finally:
-        _limits.set(outer)
+        # After an interrupt Python may end a block after those around it, which is then no change.
+        _limits.set(outer if limit in _limits.get() else _limits.get())
 
 
 def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
@@ -214,7 +215,7 @@ def _claimed(wanted: int) -> Iterator[_Claim]:
                 claim.add(max(0, min(wanted, *room)))
         yield claim
     finally:
-        _limits.set(outer)
+        _limits.set(outer if limits[0] in _limits.get() else _limits.get())  # as in `_at_most`
         with _lock.held:
             claim.add(-claim.held)
             if claim.outermost:

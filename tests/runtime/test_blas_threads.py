@@ -223,6 +223,17 @@ def test_an_interrupt_at_any_call_leaves_no_trace():
     assert at > 20
 
 
+@pytest.mark.parametrize("block", [partial(threads.limited, 1), partial(threads._claimed, 1)])
+def test_a_block_that_ends_after_the_one_around_it_leaves_no_trace(block):
+    """As one that an interrupt leaves within `contextlib`: its traceback holds it."""
+    before = everything()
+    with threads.limited(1):
+        inner = block()
+        inner.__enter__()
+    del inner  # which ends it
+    assert everything() == before
+
+
 def test_an_interrupt_right_after_a_library_was_told_leaves_no_trace(library, monkeypatch):
     tell = blas_threads._tell_thread
 
