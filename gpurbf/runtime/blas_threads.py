@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import filterfalse
 from typing import Any
 from weakref import WeakSet
 
@@ -109,18 +110,17 @@ def after_fork(limits: Iterable[Any]) -> None:
     global _in_force
     _in_force = WeakSet(limits)
     if blas_libraries.cache_info().currsize:
-        for library in filter(_is_mkl, blas_libraries().lib_controllers):
-            library.dynlib.MKL_Set_Num_Threads_Local(0)  # drop this thread's own number
-            library.dynlib.MKL_Set_Num_Threads(1)
-            _alone.add(library.filepath)
+        for library in blas_libraries().lib_controllers:
+            if library.internal_api == "mkl":
+                library.dynlib.MKL_Set_Num_Threads_Local(0)  # drop this thread's own number
+                library.dynlib.MKL_Set_Num_Threads(1)
+                _alone.add(library.filepath)
         _apply()
 
 
 def _apply() -> None:
     least = min((limit.blas for limit in _in_force), default=None)
-    for library in blas_libraries().lib_controllers:
-        if _is_per_thread(library):
-            continue
+    for library in filterfalse(_is_per_thread, blas_libraries().lib_controllers):
         path = library.filepath
         before, ours = _told.get(path) or (library.num_threads or 1,) * 2
         wanted = before if least is None else min(before, least)
@@ -134,11 +134,7 @@ def _apply() -> None:
 
 def _is_per_thread(library: Any) -> bool:
     """Whether the library has a number for each thread."""
-    return _is_mkl(library) or getattr(library, "threading_layer", "") == "openmp"
-
-
-def _is_mkl(library: Any) -> bool:
-    return library.internal_api == "mkl"
+    return library.internal_api == "mkl" or getattr(library, "threading_layer", "") == "openmp"
 
 
 def _tell(library: Any, number: int) -> None:
@@ -152,7 +148,7 @@ def _tell(library: Any, number: int) -> None:
 
 def _tell_thread(library: Any, number: int) -> int:
     """Set this thread's number; return the value that restores the previous one."""
-    if _is_mkl(library):
+    if library.internal_api == "mkl":
         return library.dynlib.MKL_Set_Num_Threads_Local(number)
     before = library.num_threads
     library.set_num_threads(number)

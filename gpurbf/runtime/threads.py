@@ -60,11 +60,13 @@ class _Limit:
         Threads that the process may use.
     helpers : int
         Threads at work under this limit but for the caller's.
+    over : bool
+        Whether its block has ended.
     """
 
     def __init__(self, most: int, blas: int, cores: int) -> None:
         self.most, self.blas, self.cores = most, blas, cores
-        self.helpers = 0
+        self.helpers, self.over = 0, False
 
 
 # The limits of this thread, each around those before it. Helpers work in copies of their caller's
@@ -163,8 +165,10 @@ def _at_most(most: int, blas: int = sys.maxsize) -> Iterator[None]:
         with blas_threads.in_force(limit):
             yield
     finally:
-        # After an interrupt Python may end a block after those around it, which is then no change.
-        _limits.set(outer if limit in _limits.get() else _limits.get())
+        # After an interrupt Python may end a block after those around it: that changes nothing.
+        # Between the steps here no interrupt can come before the one that changes something.
+        limit.over = True
+        _limits.set(_limits.get() if outer and outer[0].over else outer)
 
 
 def _share(caller: _Limit, callers: list[_Limit], cores: int) -> int:
@@ -215,7 +219,8 @@ def _claimed(wanted: int) -> Iterator[_Claim]:
                 claim.add(max(0, min(wanted, *room)))
         yield claim
     finally:
-        _limits.set(outer if limits[0] in _limits.get() else _limits.get())  # as in `_at_most`
+        limits[0].over |= not outer  # as in `_at_most`
+        _limits.set(_limits.get() if outer and outer[0].over else outer)
         with _lock.held:
             claim.add(-claim.held)
             if claim.outermost:
