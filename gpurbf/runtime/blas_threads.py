@@ -110,11 +110,10 @@ def after_fork(limits: Iterable[Any]) -> None:
     global _in_force
     _in_force = WeakSet(limits)
     if blas_libraries.cache_info().currsize:
-        for library in blas_libraries().lib_controllers:
-            if library.internal_api == "mkl":
-                library.dynlib.MKL_Set_Num_Threads_Local(0)  # drop this thread's own number
-                library.dynlib.MKL_Set_Num_Threads(1)
-                _alone.add(library.filepath)
+        for library in filter(_is_mkl, blas_libraries().lib_controllers):
+            library.dynlib.MKL_Set_Num_Threads_Local(0)  # drop this thread's own number
+            library.dynlib.MKL_Set_Num_Threads(1)
+            _alone.add(library.filepath)
         _apply()
 
 
@@ -134,7 +133,11 @@ def _apply() -> None:
 
 def _is_per_thread(library: Any) -> bool:
     """Whether the library has a number for each thread."""
-    return library.internal_api == "mkl" or getattr(library, "threading_layer", "") == "openmp"
+    return _is_mkl(library) or getattr(library, "threading_layer", "") == "openmp"
+
+
+def _is_mkl(library: Any) -> bool:
+    return library.internal_api == "mkl"
 
 
 def _tell(library: Any, number: int) -> None:
@@ -148,7 +151,7 @@ def _tell(library: Any, number: int) -> None:
 
 def _tell_thread(library: Any, number: int) -> int:
     """Set this thread's number; return the value that restores the previous one."""
-    if library.internal_api == "mkl":
+    if _is_mkl(library):
         return library.dynlib.MKL_Set_Num_Threads_Local(number)
     before = library.num_threads
     library.set_num_threads(number)

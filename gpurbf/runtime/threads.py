@@ -113,8 +113,7 @@ def _current() -> tuple[_Limit, ...]:
         return limits
     most = cores = _cores()
     # numba.get_num_threads() would start Numba's own threads: ask only where they run already.
-    parallel = sys.modules.get("numba.np.ufunc.parallel")
-    if getattr(parallel, "_is_initialized", False):
+    if getattr(sys.modules.get("numba.np.ufunc.parallel"), "_is_initialized", False):
         most = min(cores, sys.modules["numba"].get_num_threads())
     return (_Limit(most, most, cores),)
 
@@ -165,8 +164,8 @@ def _at_most(most: int, blas: int = sys.maxsize) -> Iterator[None]:
         with blas_threads.in_force(limit):
             yield
     finally:
-        # After an interrupt Python may end a block after those around it: that changes nothing.
-        # Between the steps here no interrupt can come before the one that changes something.
+        # After an interrupt Python may end a block later than those around it: it changes nothing.
+        # Python looks for interrupts after calls and jumps, so none comes before these two steps.
         limit.over = True
         _limits.set(_limits.get() if outer and outer[0].over else outer)
 
