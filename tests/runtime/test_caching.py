@@ -77,6 +77,14 @@ def test_a_kernel_is_compiled_anew_when_what_it_calls_changes_in_another_file(
     caching._digest.cache_clear()
 
 
+def test_libraries_beside_an_installed_package_are_not_read(monkeypatch):
+    """Numba alone has hundreds of files."""
+    there = Path(numba.__file__).parents[1]
+    monkeypatch.setattr(caching, "_ROOT", there)
+    files = caching._source.__wrapped__(Path(caching.__file__))[1]
+    assert all(file.is_relative_to(there / "gpurbf") for file in files)
+
+
 def test_no_garbage_is_collected_while_a_kernel_is_compiled(folder, monkeypatch):
     seen = []  # at the end of a compilation
     monkeypatch.setattr(caching.Cache, "save_overload", lambda *_: seen.append(gc.isenabled()))

@@ -15,8 +15,8 @@ from numba.core.runtime import rtsys
 
 from gpurbf.runtime.lazy import once, without_collecting
 
-# The package's folder, and the forms of imports in a file: `from a.b import c, d` and `import a`.
-_ROOT = Path(__file__).parents[3]
+# The package, where it lies, and the forms of imports: `from a.b import c, d` and `import a`.
+_PACKAGE, _ROOT = __name__.partition(".")[0], Path(__file__).parents[3]
 _IMPORT = re.compile(r"^ *(?:from|import) ([\w.]+)(?: import (\([^)]*\)|.*))?$", re.MULTILINE)
 _NAME = re.compile(r"\w+")
 # Of all kernels: Numba need not look for expressions of arrays and of text, and they have none.
@@ -85,10 +85,11 @@ def _source(path):
     """
     content, files = path.read_bytes(), []
     for module, names in _IMPORT.findall(content.decode()):
+        # Beside an installed package are all others, which are not its files.
+        root = _ROOT if module.split(".")[0] == _PACKAGE else path.parent
         for name in ("", *_NAME.findall(names)):
-            for folder in (_ROOT, path.parent):
-                file = folder.joinpath(*module.split("."), name)
-                files += file.with_suffix(".py"), file / "__init__.py"
+            file = root.joinpath(*module.split("."), name)
+            files += file.with_suffix(".py"), file / "__init__.py"
     return content, [file for file in files if file.is_file()]
 
 
