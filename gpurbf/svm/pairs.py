@@ -211,7 +211,7 @@ class PairsSolver:
         starts = np.zeros_like(own)  # of classes in K
         starts[classes] = own[classes].cumsum() - own[classes]
         a, b = np.array([self.pairs[p] for p in numbers]).T
-        spans = np.column_stack([starts[a], own[a], starts[b], own[a] + own[b]])
+        spans = np.array([starts[a], own[a], starts[b], own[a] + own[b]]).T.copy()
         part = K, kernel.diagonal[samples], self.C[samples]
         tasks = _bins(spans[:, 3].tolist(), min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
 

@@ -140,7 +140,7 @@ class TileLayer:
         )
         self._layer_words = array("q", layer_words)
         self._pack_centers(C, chosen, 0, self.m)
-        self.density = float(self._strips[:, 1].mean()) * of.group / self.width
+        self.density = self._strips[:, 1].mean() * of.group / self.width if self.sparse else 1.0
 
     def _pack_centers(self, C: np.ndarray, chosen: np.ndarray | None, begin: int, end: int) -> None:
         """Pack centers begin … end of C, or of C[chosen]; see `packing.pack_centers`."""
