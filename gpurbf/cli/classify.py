@@ -242,7 +242,7 @@ def draw(
     axis.imshow(sheet, cmap="gray_r", interpolation=smooth)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=100, pil_kwargs={"compress_level": 1})  # a quarter sooner
+        figure.savefig(path, dpi=100)
     except OSError as error:
         raise UserError(f"--out {path.parent}: {error}") from error
     return f"picture: {path}"
