@@ -73,10 +73,11 @@ def run(arguments: argparse.Namespace) -> None:
     with ProcessPoolExecutor(1, get_context("spawn")) as painter:
         pictures: list[Future[str]] = []
         try:
+            # An unavailable backend is refused before the data are read.
+            backend, _ = get_backend(arguments.backend)
             can_draw = importlib.util.find_spec("matplotlib") is not None
-            compiles = arguments.backend in ("auto", "numba") and arguments.data == "digits"
+            compiles = backend.name == "numba" and arguments.data == "digits"
             painter.submit(_work_ahead, can_draw, compiles)
-            get_backend(arguments.backend)  # refuses an unavailable one before data are read
             log(f"reading {arguments.data}")
             with without_collecting():
                 data = _load(arguments.data)
