@@ -164,9 +164,15 @@ class KernelRows:
         if self.precision in FORCED:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if X.quantization is not None:
-            # Distances and products are exact, so a value is rounded once; large linear values are
-            # rounded too, and raising to a power multiplies the relative error by the degree.
-            exact = self.activation.linear and self.largest < _MAX_EXACT
+            # Distances and products are exact, so a value is rounded once; linear values are not,
+            # if products of codes are below 2²⁴ and divided by a power of 2. Raising to a power
+            # multiplies the relative error by the degree.
+            d = X.quantization.denominator
+            exact = (
+                np.frexp(d)[0] == 0.5
+                and self.activation.linear
+                and self.largest * d * d < _MAX_EXACT
+            )
             factors = 1 + self.activation.degree * (self.activation.profile == "poly")
             return np.dtype(np.float32), 0.0 if exact else _ROUNDING * self.largest * factors, ""
         if self._sparse or self.n_samples <= MAX_MATRIX:

@@ -104,6 +104,12 @@ def codes(N, n=4):
     return X, X @ [1.0, -1, 1, -1][:n] + rng.normal(0, 60, N) > 0
 
 
+def fractions(N, n):
+    rng = np.random.default_rng(1)
+    X = rng.integers(0, 256, (N, n))
+    return X / 255, X[:, :5].sum(axis=1) + 200 * rng.normal(size=N) > 640
+
+
 @pytest.mark.filterwarnings("ignore:Solver terminated early")
 @pytest.mark.parametrize(
     ("data", "kernel", "options"),
@@ -114,6 +120,9 @@ def codes(N, n=4):
         # Distances of codes are exact and their kernel values are not: a wide kernel, large C.
         (codes(300), ("euclidean", "rbf", 1e-7), {"C": 1e3, "tol": 1e-6}),
         (codes(1400), ("euclidean", "rbf", 1e-7), {"C": 1e3, "tol": 1e-6}),
+        # Products of codes are exact, and their 65,025ths are not.
+        (fractions(1500, 100), ("dot", "linear", 1.0), {"C": 100.0}),
+        (fractions(400, 14), ("dot", "linear", 1.0), {"tol": 1e-8}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 100_000}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 1000}),
     ],
