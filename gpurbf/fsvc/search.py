@@ -98,14 +98,14 @@ def tune(
     size_valid = w @ np.square(T_valid).sum(axis=1)
 
     def judged(layer: KnownLayer, W: np.ndarray) -> tuple[float, float]:
-        """The score and the loss; sums of whole weights are exact, so equal scores are equal."""
+        """The score, without the rounding of its sum, so that equal ones are equal; the loss."""
         if np.abs(W).max() > _MAX_WEIGHT:
             return 0.0, 1.0
         scores = layer.matvec(valid_rows, W)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)
         loss = 1 - fit**2 / (size * size_valid) if size > 0 else 1.0
-        return float(w @ (winning_class(scores) == sample.y_valid) / total), float(loss)
+        return round(float(w @ (winning_class(scores) == sample.y_valid) / total), 12), float(loss)
 
     def evaluate(centers: np.ndarray, r: float, e: float, m: float) -> Trial:
         unit = Unit(kernel, "", e)  # distances are given, so no metric
@@ -274,7 +274,8 @@ def typical_distance(D: np.ndarray) -> float:
         If float64 does not hold the squares of radii of that size.
     """
     some = D[:200, :200]
-    found = float(np.median(some[some > 0])) if (some > 0).any() else 1.0
+    some = some[~np.eye(len(some), dtype=bool) & (some > 0)]  # a sample is 0 off, up to rounding
+    found = float(np.median(some)) if some.size else 1.0
     if found < _LEAST_DISTANCE:
         raise FloatingPointError("squares of radii")
     return found

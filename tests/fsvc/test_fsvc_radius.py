@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import make_classification
+from sklearn.datasets import load_wine, make_classification
 
 from gpurbf import FSVC, config_context
 from gpurbf.fsvc import search
@@ -33,6 +33,24 @@ def test_the_search_reports_what_it_tried_and_takes_the_best(solver):
     assert model.score(A, b) > 0.9
     if solver == "lms":
         assert model.n_iter_ == path["n_iter"][chosen]
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.3, 10.0])
+def test_the_scale_of_weights_decides_nothing(factor):
+    w = np.random.default_rng(0).integers(1, 9, 178).astype(float)
+    A, b = load_wine(return_X_y=True)
+    for weights in (np.ones(178), w):
+        one, other = (FSVC(random_state=0).fit(A, b, k * weights) for k in (1, factor))
+        np.testing.assert_array_equal(one.centers_, other.centers_)
+        found = other.decision_function(A)
+        np.testing.assert_allclose(one.decision_function(A), found, rtol=0, atol=1e-6)
+
+
+def test_the_distance_of_a_sample_to_itself_is_none_whatever_its_rounding():
+    D = np.abs(np.subtract.outer(X[:5, 3:].sum(axis=1), X[:5, 3:].sum(axis=1)))
+    expected = search.typical_distance(D)
+    np.fill_diagonal(D, 1e-4)
+    assert search.typical_distance(D) == expected == np.median(D[~np.eye(5, dtype=bool)])
 
 
 @pytest.mark.parametrize("backend", ["numba", "numpy"])
