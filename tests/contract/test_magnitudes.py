@@ -56,16 +56,18 @@ def test_the_column_is_called_by_its_name_and_sparse_data_have_columns_too():
             model.fit(sp.csr_matrix(data), CLASSES)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("scale", [2.0**63, 2.0**-83])
+@pytest.mark.parametrize(
+    ("dtype", "power"),
+    [*((np.float32, p) for p in (63, -83)), *((np.float64, p) for p in (63, -83, 300, -300))],
+)
 @pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
-def test_data_are_learned_whatever_their_unit(model, scale, dtype, backend):
+def test_data_are_learned_whatever_their_unit(model, power, dtype, backend):
     if backend in ("cupy", "numba-cuda"):
         pytest.skip("float32 of a device has other limits")
     model = clone(model).set_params(backend=backend)
     data = X.astype(dtype)
     data += dtype(0.01) * np.sqrt(data)  # off every quantization
-    data *= dtype(scale)
+    data *= dtype(2) ** power
     assert clone(model).fit(data, y).score(data, y) > 0.9
 
 
