@@ -253,17 +253,17 @@ def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Rows:
 
     Returns the rows without those of weight 0: nothing may depend on them.
     """
-    rows = _weighted(estimator, X, y, sample_weight, reset=True)
+    rows = _weighted(estimator, X, y, sample_weight, first=True)
     name = type(estimator).__name__
     estimator.classes_, codes = check_labels(rows.y, name, rows.places is not None)
     return rows._replace(y=codes)
 
 
 @stage("read and validate", "X")
-def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
+def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Rows:
     """The rows of weight above zero, with their labels."""
-    X, y = check_X(estimator, X, y=y, reset=reset)
-    return Rows(X, y, check_weights(sample_weight, X.shape[0])).of_weight()
+    X, y = check_X(estimator, X, y=y, reset=first)
+    return Rows(X, y, check_weights(sample_weight, X.shape[0], part=not first)).of_weight()
 
 
 def stream_data(
@@ -292,7 +292,7 @@ def stream_data(
     else:
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
-    rows = _weighted(estimator, X, y, sample_weight, reset=first)
+    rows = _weighted(estimator, X, y, sample_weight, first=first)
     unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")

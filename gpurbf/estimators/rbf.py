@@ -113,7 +113,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     n_jobs : int or None, default=None
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
-        Seed of the center rule.
+        Seed of the center rule, and of the sample for ``gamma="median"``.
     verbose : bool or int, default=False
         Print a line for each step of ``fit``. ``set_callbacks(ProgressBar())`` draws a bar instead,
         with ``sklearn.callback`` of scikit-learn 1.9.
@@ -319,6 +319,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         first = not hasattr(self, "centers_")
         learns = isinstance(self.centers, str) or isinstance(self.gamma, str)
         rows = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
+        if not len(rows.y):  # no sample has a weight
+            return self
         with limited(self.n_jobs), finite(self, rows.X):
             if first:
                 self._choose_layer(rows)

@@ -133,6 +133,9 @@ def test_a_stream_names_all_labels_first(model):
     with pytest.raises(ValueError, match="cannot balance"):
         clone(model).set_params(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
     model = clone(model).partial_fit(X, y, classes=[0, 1, 2])
+    outputs = model.decision_function(X)
+    model.partial_fit(X + 9, y[::-1], sample_weight=np.zeros(len(y)))  # nothing to learn from
+    np.testing.assert_allclose(model.decision_function(X), outputs, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match=r"Labels \[3\] are not among classes"):
         model.partial_fit(X, y + 1)
     with pytest.raises(ValueError, match="is not what the first call gave"):
