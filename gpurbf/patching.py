@@ -17,7 +17,10 @@ _log = logging.getLogger("gpurbf")
 _logged = False
 _ORIGINAL = sklearn.svm.SVC
 # The layer of a fitted model is built from these attributes, and again if one of them is replaced.
-_LAYER = ("support_vectors_", "_dual_coef_", "_intercept_", "_gamma", "kernel", "degree", "coef0")
+_LAYER = (
+    *("support_vectors_", "_dual_coef_", "_intercept_", "_probA", "_probB", "classes_"),
+    *("_gamma", "kernel", "degree", "coef0"),
+)
 
 
 def patch_sklearn() -> None:
@@ -61,7 +64,7 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         global _logged
         for name in ("_evaluator", "feature_names_in_"):
             self.__dict__.pop(name, None)
-        if sample_weight is not None and not np.all(np.asarray(sample_weight) > 0):
+        if sample_weight is not None and not np.all(np.asarray(sample_weight, np.float64) > 0):
             if not _logged:
                 _logged = True
                 _log.warning(

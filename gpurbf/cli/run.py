@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.module:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(script, run_name="__main__")
+            runpy.run_path(os.path.abspath(script), run_name="__main__")
     except BrokenPipeError:  # only our own commands end in silence then
         traceback.print_exc()
         sys.exit(1)

@@ -124,9 +124,9 @@ class SVC(
     degree : int, default=3
         Degree of the "poly" kernel.
     gamma : {"scale", "auto"} or float, default="scale"
-        Coefficient of "rbf", "laplacian", "poly" and "sigmoid": 1 / (n_features Var(X)), for
-        "laplacian" 1 / (n_features Std(X)); 1 / n_features; or the number. The variance counts a
-        sample as often as its weight says.
+        Coefficient of "rbf", "laplacian", "poly" and "sigmoid". "scale" is 1 / (n_features Var(X)),
+        for "laplacian" 1 / (n_features Std(X)), and counts a sample as often as its weight says;
+        "auto" is 1 / n_features.
     coef0 : float, default=0.0
         Constant term of "poly" and "sigmoid".
     shrinking : bool, default=True
@@ -157,9 +157,9 @@ class SVC(
     random_state : int, RandomState or None, default=None
         Seed of the folds of ``probability=True``; nothing else is random.
     backend : str, default="auto"
-        Where the kernel is evaluated, see :func:`gpurbf.layer.backends.get_backend`. Sparse data
-        too wide to be made dense are evaluated by SciPy's sparse products, which only "auto"
-        allows.
+        Where the kernel is evaluated: "numba", "mkl", "numpy" or "auto"; on an NVIDIA GPU, which
+        "auto" does not take here, "cupy" or "numba-cuda". Sparse data too wide to be made dense are
+        evaluated by SciPy's sparse products, which only "auto" allows.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         Arithmetic of the distances, see :class:`RBFLayer`.
     n_jobs : int or None, default=None
@@ -194,8 +194,8 @@ class SVC(
     probA_, probB_ : ndarray of shape (n_pairs,)
         Parameters of each pair's sigmoid; empty without ``probability=True``.
     backend_, backend_info_ : str
-        The backend that ran ("none" if the kernel is a matrix); its kernel, its arithmetic and the
-        reason for its choice.
+        The backend that ran ("none" for a kernel of the caller, "scipy" for sparse data that are
+        not made dense); its kernel, its arithmetic and the reason for its choice.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         Only if X had string feature names.
@@ -446,7 +446,8 @@ class SVC(
         self._n_support = models.n_support.astype(np.int32)
         intercepts = np.array([solution.intercept for solution in solutions])
         self._set_coefficients(models.dual_coef, intercepts)
-        self.support_vectors_ = vectors.astype(np.float64, copy=False)
+        vectors = vectors.astype(np.float64, copy=False)
+        self.support_vectors_ = sp.csr_matrix(vectors) if sp.issparse(vectors) else vectors
         self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)
         self.violation_ = np.array([solution.violation for solution in solutions])
         self.dual_gap_ = np.array([solution.gap for solution in solutions])
@@ -934,4 +935,5 @@ def check_parameters(estimator: Any) -> None:
     check_number("cache_size", estimator.cache_size, numbers.Real, 0, above=True)
     check_number("max_iter", estimator.max_iter, numbers.Integral, -1)
     check_option("decision_function_shape", estimator.decision_function_shape, ("ovr", "ovo"))
+    check_random_state(estimator.random_state)
     check_common_parameters(estimator)

@@ -173,7 +173,7 @@ def train_pairs(
     support = (coefficients != 0).any(axis=0).nonzero()[0]
     support = support[y[support].argsort(kind="stable")]
     n_support = np.bincount(y[support], minlength=n_classes)
-    dual_coef = coefficients[:, support]
+    dual_coef = coefficients.take(support, axis=1)  # in C's order, as scikit-learn's
     return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
 
 

@@ -180,6 +180,7 @@ UNKNOWN = {
 OTHERS = [
     (RBFClassifier(centers=np.ones((3, 5))), r"centers must have shape \(m, 4\)"),
     (RBFClassifier(centers=np.full((3, 4), np.nan)), "centers contains NaN"),
+    (SVC(random_state="a"), "'a' cannot be used to seed"),
     (RBFClassifierCV(9, alphas=[0.1, 0.0]), "Each of alphas must be > 0, got 0.0"),
     (RBFClassifierCV(9, gammas=[np.nan]), "Each of gammas must be > 0, got nan"),
     (RBFClassifierCV(9, gammas=[np.inf]), "Each of gammas must be finite, got inf"),

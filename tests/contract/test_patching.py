@@ -144,6 +144,8 @@ def test_a_changed_or_refitted_model_answers_as_it_is(patched):
     assert np.array_equal(model.decision_function(X), outputs)
     model._intercept_ = model._intercept_ + 1
     assert not np.allclose(model.decision_function(X), outputs)
+    model.classes_ = model.classes_ + 10
+    assert model.predict(X).min() >= 10
     assert set(model.fit(X, Y == 3).predict(X)) == {False, True}
     copied = copy.deepcopy(model)
     assert np.array_equal(copied.predict(X), model.predict(X))
@@ -175,18 +177,18 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
     script = tmp_path / "script.py"
     script.write_text(
         "import sys\nimport beside\nfrom sklearn.svm import SVC\n"
-        "print(SVC.__module__, __name__, sys.argv[1:], beside.X)\nsys.exit(3)\n",
+        "print(SVC.__module__, __name__, sys.argv[1:], beside.X, __file__)\nsys.exit(3)\n",
         encoding="utf-8",
     )
     (tmp_path / "beside.py").write_text("X = 5\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    for arguments in (["-m", "script"], [str(script)]):
+    for arguments in (["-m", "script"], ["script.py"]):
         with pytest.raises(SystemExit) as stop:
             main(["run", *arguments, "--a", "b"])
         assert stop.value.code == 3
-        assert capsys.readouterr().out == "gpurbf.patching __main__ ['--a', 'b'] 5\n"
+        assert capsys.readouterr().out == f"gpurbf.patching __main__ ['--a', 'b'] 5 {script}\n"
         gpurbf.unpatch_sklearn()
 
 

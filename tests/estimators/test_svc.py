@@ -85,7 +85,7 @@ def test_fitted_attributes_are_scikit_learns(labels, n_classes):
         np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), name)
     for name in ("support_", "n_support_", "n_iter_", "dual_coef_", "intercept_", "coef_"):
         a, b = getattr(ours, name), getattr(theirs, name)
-        assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+        assert (a.shape, a.dtype, a.flags.c_contiguous) == (b.shape, b.dtype, True), name
         if b.dtype == float:
             np.testing.assert_allclose(a, b, rtol=0, atol=5e-4, err_msg=name)
     with pytest.raises(AttributeError, match="linear"):
@@ -203,7 +203,8 @@ def test_form_of_the_data_does_not_change_the_model(form):
     expected, model = SVC(gamma=0.001).fit(X, y), SVC(gamma=gamma).fit(same, y)
     assert np.array_equal(model.support_, expected.support_)
     assert model.decision_function(same) == pytest.approx(expected.decision_function(X), abs=1e-9)
-    assert sp.issparse(model.dual_coef_) == sp.issparse(model.support_vectors_) == sp.issparse(same)
+    assert sp.isspmatrix(model.dual_coef_) == sp.isspmatrix(model.support_vectors_)
+    assert sp.isspmatrix(model.dual_coef_) == sp.issparse(same)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
