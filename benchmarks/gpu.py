@@ -193,7 +193,7 @@ def _speed_ups(bench: Bench) -> None:
         (name, time, f"{2e-12 * N * m * n / time.median:.3g}", f"{plain / time.median:.3g}")
         for name, time in times.items()
     ]
-    bench.report.text(f"## H returned, {N:,} × {m:,} × {n}: how often as fast")
+    bench.report.text(f"## H returned, {N:,} × {m:,} × {n}: speed-up over plain NumPy")
     bench.report.table(("what", "seconds", "10¹² operations/s", "plain NumPy's time / this"), rows)
 
 

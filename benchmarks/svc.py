@@ -315,8 +315,8 @@ def _leak(report: Report, X: np.ndarray, y: np.ndarray, grid: dict[str, np.ndarr
     growth = max(resident[half:]) - max(resident[:half])
     report.text(
         f"Memory of the process over its {len(resident)} fits: {resident[0]:.0f} MB after the "
-        f"first, {resident[-1]:.0f} MB after the last; the second half's peak is {growth:+.0f} MB "
-        "against the first's."
+        f"first, {resident[-1]:.0f} MB after the last; the peak of the second half is "
+        f"{growth:+z.0f} MB above that of the first."
     )
 
     def plot(figure: Any) -> None:

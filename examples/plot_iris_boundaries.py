@@ -46,4 +46,4 @@ plt.show()
 # scikit-learn's by a few, because equal flowers are solved as one here.)
 
 for name, model in models.items():
-    print(f"{name:15} {model.score(X, y):.4f} right")
+    print(f"{name:15} accuracy {model.score(X, y):.4f}")

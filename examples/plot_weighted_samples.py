@@ -3,7 +3,7 @@ Sample weights: some samples weigh more
 =======================================
 
 ``sample_weight`` multiplies what an error on a sample costs. Here ten misclassified samples get
-thirty times the weight, and the boundary moves to classify them right.
+thirty times the weight, and the boundary moves to classify them correctly.
 """
 
 import matplotlib.pyplot as plt
@@ -33,5 +33,5 @@ for axis, weight, title in zip(axes, (np.ones(len(X)), weights), ("equal", "ten 
     axis.scatter(*X.T, c=y, s=14 * weight**0.6, cmap="coolwarm", edgecolor="white", linewidth=0.5)
     right = model.predict(X) == y
     axis.set_title(f"weights: {title}")
-    print(f"{title}: {right.mean():.3f} of all right, {right[heavy].sum()} of the ten")
+    print(f"{title}: accuracy {right.mean():.3f}, {right[heavy].sum()} of the ten correct")
 plt.show()

@@ -46,9 +46,9 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         The distance d.
     gamma : float, "scale", "auto" or "median", default="scale"
         ``"scale"`` is 1 / (n_features * X.var()), ``"auto"`` 1 / n_features, ``"median"``
-        1 / (2 median(d)²) over a sample of the rows, whatever their weights. Kernels of d take the
-        root of the first and the last, ``"triangular"`` half of it; with metric ``"manhattan"``
-        ``"scale"`` has n_features² for n_features.
+        1 / (2 median(d)²) over a sample of the rows, whatever their weights. For ``"laplacian"``
+        ``"scale"`` and ``"median"`` are the root of this, for ``"triangular"`` half the root; with
+        metric ``"manhattan"`` ``"scale"`` divides by n_features², not n_features.
     backend : str, default="auto"
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``; on an NVIDIA GPU
         ``"cupy"`` or ``"numba-cuda"``; or ``"auto"``.

@@ -93,7 +93,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     n_jobs : int or None, default=None
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
-        Seed of the center rule.
+        Seed of the center rule, and of the sample for ``gamma="median"``.
     verbose : bool or int, default=False
         Print a line for each step of ``fit``. ``set_callbacks(ProgressBar())`` draws a bar instead,
         with ``sklearn.callback`` of scikit-learn 1.9.

@@ -35,7 +35,7 @@ def pytest_configure(config):
     config.campaign_seed = getattr(config, "workerinput", {}).get("campaign_seed", seed)
     if hours and not hasattr(config, "workerinput"):
         run = (
-            f"{datetime.date.today()}, gpurbf {gpurbf.__version__}, {hours:g} hours on "
+            f"{datetime.date.today()}, gpurbf {gpurbf.__version__}, {hours:g} h on "
             f"{cpu.processor()}, {os.cpu_count()} cores, "
             f"Python {platform.python_version()}, seeds from {seed} on."
         )

@@ -59,6 +59,13 @@ def test_pages_on_the_code_name_files_that_are_there(page):
     assert named and not missing, missing
 
 
+def test_every_wrong_result_names_tests_that_are_there():
+    table = read("docs", "reliability.md").split("\n## Wrong results")[1].split("\n## ")[0]
+    named = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){3,})`", table)
+    tests = "".join(map(read, (ROOT / "tests").rglob("test_*.py")))
+    assert len(named) > 30 and not [each for each in named if f"def test_{each}(" not in tests]
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if EXAMPLE.search(read(p))], ids=name)
 def test_examples_run_from_top_to_bottom(page, capsys):
     namespace = {}

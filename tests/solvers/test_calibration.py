@@ -55,8 +55,11 @@ def test_the_scale_of_weights_is_nothing(model, weights):
 def test_copies_are_left_out_together(model):
     """More rows than are left out, so that not all copies are among them."""
     once = temperature(model, X[:400], y[:400])
-    found = temperature(model, np.repeat(X[:400], 7, axis=0), np.repeat(y[:400], 7))
+    copies = np.repeat(X[:400], 7, axis=0), np.repeat(y[:400], 7)
+    found = temperature(model, *copies)
     assert found == pytest.approx(once, rel=0.05)
+    unequal = np.tile([0.5, 2, 1, 1.5, 0.25, 0.75, 1], 400)  # of a sample 7 in all
+    assert temperature(model, *copies, unequal) == pytest.approx(once, rel=0.05)
     assert found == pytest.approx(temperature(model, X[:400], y[:400], np.full(400, 7.0)), rel=0.05)
 
 

@@ -35,10 +35,9 @@ class CGSolution:
     @property
     def info(self) -> str:
         """One line on the system solved and its residual."""
-        return (
-            f"{self.system.name}, {self.system.info}, {self.n_iter} iterations, relative residual "
-            f"{self.residual:.1e}"
-        )
+        done = f"{self.n_iter} iteration{'s' * (self.n_iter > 1)}"
+        system = f"{self.system.name}, {self.system.info}"
+        return f"{system}, {done}, relative residual {self.residual:.1e}"
 
     @stage("output training")
     def weights(self) -> tuple[np.ndarray, np.ndarray]:
