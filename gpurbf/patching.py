@@ -17,10 +17,8 @@ _log = logging.getLogger("gpurbf")
 _logged = False
 _ORIGINAL = sklearn.svm.SVC
 # The layer of a fitted model is built from these attributes, and again if one of them is replaced.
-_LAYER = (
-    *("support_vectors_", "_dual_coef_", "_intercept_", "_probA", "_probB", "classes_"),
-    *("_gamma", "kernel", "degree", "coef0"),
-)
+_LAYER = "support_vectors_ _dual_coef_ _intercept_ _gamma kernel degree coef0".split()
+_LAYER += "classes_ _probA _probB".split()
 
 
 def patch_sklearn() -> None:

@@ -107,5 +107,4 @@ def _by_count(
     some = some.toarray() if sp.issparse(some) else some
     D = np.array([direct_distance(x, some, activation.metric) for x in some])
     radius = find_radius(count, n_centers, most, typical_distance(D))
-    in_order = stream[np.isin(stream, found[radius])]
-    return np.sort(in_order[:n_centers])
+    return np.sort(stream[np.isin(stream, found[radius])][:n_centers])

@@ -201,5 +201,4 @@ def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndar
     X, y, weights, _ = rows.at(order.rows)
     if not len(X):
         return W
-    T = one_hot(y, len(model.classes_))
-    return solver.train(model._layer(), X, T, weights, start=W)
+    return solver.train(model._layer(), X, one_hot(y, len(model.classes_)), weights, start=W)

@@ -51,8 +51,7 @@ def finder(hashes: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 @functools.lru_cache(maxsize=8)
 def _odd_numbers(n: int, seed: int) -> np.ndarray:
     """n odd numbers; cached, as making them takes longer than hashing a hundred samples."""
-    rng = np.random.default_rng(seed)
-    return rng.integers(1, 2**63, n, dtype=np.uint64) | np.uint64(1)
+    return np.random.default_rng(seed).integers(1, 2**63, n, dtype=np.uint64) | np.uint64(1)
 
 
 def mix(h: np.ndarray) -> np.ndarray:

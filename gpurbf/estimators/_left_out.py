@@ -57,8 +57,7 @@ class LeftOut(NamedTuple):
         """Find the samples that are centers of the layer, and for each all centers equal to it."""
         rows = np.flatnonzero(self.centers >= 0)
         equal = center_finder(layer)(layer.sparse_centers)
-        units = equal[:, None] == self.centers[rows]
-        return OwnCenters(rows, units.astype(np.float64))
+        return OwnCenters(rows, (equal[:, None] == self.centers[rows]).astype(np.float64))
 
 
 def leave_out(

@@ -269,8 +269,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         outputs, T, found = np.concatenate(parts, axis=1), T[:n], found.at(slice(n))
         check_finite(self, X, outputs=outputs)
         if score is None:
-            errors = np.square(outputs - T).mean(axis=2)
-            scores = -np.average(errors, axis=1, weights=found.mass)
+            scores = -np.average(np.square(outputs - T).mean(axis=2), axis=1, weights=found.mass)
         else:
             known = LeftOutOutputs(self.classes_, found.labels, found.mass)
             scores = np.array([known.scored(score, each) for each in outputs])

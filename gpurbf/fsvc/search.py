@@ -151,8 +151,7 @@ def tune(
 
 def _as_memory_allows(works: Sequence[Callable[[], Any]], work_bytes: int) -> list[Any]:
     """Results of functions that take so many bytes each, as many at a time as fit in memory."""
-    most = max(1, int(bytes_to_keep(0.5) / max(work_bytes, 1)))
-    return map_single_threaded_blas(works, most)
+    return map_single_threaded_blas(works, max(1, int(bytes_to_keep(0.5) / max(work_bytes, 1))))
 
 
 _Phase = Callable[[float, float], list[tuple[float, tuple[float, ...]]]]

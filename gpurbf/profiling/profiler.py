@@ -301,7 +301,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table whose columns also line up in a terminal; numbers are on the right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells)]
-    right = [all(_is_number(cell) for cell in column) for column in zip(*cells)]
+    right = [all(not c or c[0].isdigit() or c[0] in "-–" for c in own) for own in zip(*cells)]
     right = right or [False] * len(widths)
 
     def line(row: Sequence[str]) -> str:
@@ -310,10 +310,6 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
     rule = "| " + " | ".join("-" * (w - r) + ":" * r for w, r in zip(widths, right)) + " |"
     return "\n".join([line(header), rule, *map(line, cells)])
-
-
-def _is_number(cell: str) -> bool:
-    return cell[:1].isdigit() or cell[:1] in "-–" or not cell
 
 
 _COLOR, _IDEAL = "#8fb8de", "#1f4e79"

@@ -168,11 +168,8 @@ class KernelRows:
             # if products of codes are below 2²⁴ and divided by a power of 2. Raising to a power
             # multiplies the relative error by the degree.
             d = X.quantization.denominator
-            exact = (
-                np.frexp(d)[0] == 0.5
-                and self.activation.linear
-                and self.largest * d * d < _MAX_EXACT
-            )
+            exact = np.frexp(d)[0] == 0.5 and self.largest * d * d < _MAX_EXACT
+            exact = exact and self.activation.linear
             factors = 1 + self.activation.degree * (self.activation.profile == "poly")
             return np.dtype(np.float32), 0.0 if exact else _ROUNDING * self.largest * factors, ""
         if self._sparse or self.n_samples <= MAX_MATRIX:

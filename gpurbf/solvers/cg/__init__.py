@@ -35,9 +35,8 @@ class CGSolution:
     @property
     def info(self) -> str:
         """One line on the system solved and its residual."""
-        done = f"{self.n_iter} iteration{'s' * (self.n_iter > 1)}"
-        system = f"{self.system.name}, {self.system.info}"
-        return f"{system}, {done}, relative residual {self.residual:.1e}"
+        n, said = self.n_iter, f"{self.system.name}, {self.system.info}"
+        return f"{said}, {n} iteration{'s' * (n > 1)}, relative residual {self.residual:.1e}"
 
     @stage("output training")
     def weights(self) -> tuple[np.ndarray, np.ndarray]:

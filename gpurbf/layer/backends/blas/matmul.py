@@ -99,15 +99,12 @@ def shifted(
     if quantization is not None:
         kind = np.dtype(np.int32 if n <= INT32_FEATURES else np.float64)
         return Shifted(shift, terms_of(metric, n, quantization, shift, shift), kind, factor)
-    terms = terms_of(metric, n, None)
-    if not centered or metric != "euclidean" or not len(C):
-        return Shifted(0, terms, dtype, factor)
-    s = C.mean(axis=0, dtype=np.float64)
+    mean = centered and metric == "euclidean" and len(C) > 0
+    s: Any = C.mean(axis=0, dtype=np.float64) if mean else 0
     # A shift that float32 holds exactly is the same number for samples of every dtype.
-    with np.errstate(over="ignore"):
-        held = s.astype(np.float32)
-    near = dtype == np.float32 or np.allclose(held, s, rtol=1e-6, atol=0)
-    return Shifted(held if near else s, terms, dtype, factor)
+    if mean and abs(s).max() < 1e38:
+        s = s.astype(np.float32)
+    return Shifted(s, terms_of(metric, n, None), dtype, factor)
 
 
 class MatrixProductLayer(ByTiles):
