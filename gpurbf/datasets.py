@@ -173,7 +173,7 @@ def load_folder(folder: str | os.PathLike[str]) -> Images:
     for images, labels, part in zip(arrays[::2], arrays[1::2], ("train", "t10k")):
         if images.ndim < 2 or labels.shape != images.shape[:1]:
             raise ValueError(
-                f"{folder}: {part} images of shape {images.shape} do not go with labels of shape "
+                f"{folder}: {part} images of shape {images.shape} do not match labels of shape "
                 f"{labels.shape}."
             )
     X_train, y_train, X_test, y_test = arrays

@@ -200,7 +200,7 @@ def _classes(model: Any) -> np.ndarray:
     if all(isinstance(name, str) for name in classes):
         return classes.astype(str)
     raise ValueError(
-        "ONNX has labels that are 64-bit integers or strings, and these are "
+        "ONNX allows labels that are 64-bit integers or strings, and these are "
         f"{classes.dtype}, up to {classes[-1]}: fit on y.astype(str), for example."
     )
 

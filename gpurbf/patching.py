@@ -66,8 +66,8 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
             if not _logged:
                 _logged = True
                 _log.warning(
-                    "SVC.fit is left to scikit-learn: sample weights that are not positive leave "
-                    "classes without a model there."
+                    "SVC.fit is left to scikit-learn: it treats sample weights of 0 or below in "
+                    "its own way."
                 )
             return super().fit(X, y, sample_weight)
         self._validate_params()

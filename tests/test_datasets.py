@@ -133,7 +133,7 @@ def test_openml_rows_are_split_as_in_the_original_files(monkeypatch, nowhere):
 def test_images_and_labels_that_do_not_belong_together_are_refused(nowhere):
     write_folder(nowhere)
     (nowhere / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(4, np.uint8)))
-    with pytest.raises(ValueError, match=r"t10k images of shape .* do not go with labels"):
+    with pytest.raises(ValueError, match=r"t10k images of shape .* do not match labels"):
         datasets.load_mnist(nowhere)
     (nowhere / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(2, np.uint8)))
     (nowhere / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((2, 5, 5), np.uint8)))

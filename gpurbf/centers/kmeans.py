@@ -101,6 +101,5 @@ def kmeans_class(
 def _check_enough_samples(X: Any, n_centers: int) -> None:
     if n_centers > X.shape[0]:
         raise ValueError(
-            f"n_centers={n_centers} clusters need as many samples, got {X.shape[0]}: "
-            "lower n_centers."
+            f"n_centers={n_centers} needs at least as many samples, got {X.shape[0]}: lower it."
         )

@@ -16,7 +16,7 @@ from gpurbf.cli import UserError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("script", metavar="SCRIPT", help="path of the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
 
 

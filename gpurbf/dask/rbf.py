@@ -223,7 +223,7 @@ def _solver(model: Any, n_centers: int) -> Any:
     if solver.needs != "sums":
         raise ValueError(
             f"solver={model.solver!r} has to see the samples one by one: on a cluster use "
-            "'ridge', or one of yours that needs only sums."
+            "'ridge', or a solver of yours that needs sums."
         )
     return solver
 

@@ -86,8 +86,8 @@ class StateMixin:
         if version != __version__:
             warn(
                 f"This {type(self).__name__} was written by gpurbf {version or 'before 0.1.0'} and "
-                f"is read by {__version__}: its answers may differ or fail. Use the version that "
-                "wrote it, or fit it again."
+                f"is read by {__version__}: its predictions may differ or fail. Use the version "
+                "that wrote it, or fit it again."
             )
         for name, (_, make) in self._written.items():
             if state.get(name) is not None:

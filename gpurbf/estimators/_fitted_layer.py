@@ -151,8 +151,8 @@ def warn_if_dense_takes_long(X: Any, layer: HiddenLayer) -> None:
         if seconds > _LONG:
             warn(
                 f"X is sparse with {n:,} features, and its distances to {n_centers:,} centers are "
-                f"computed dense: {_minutes(seconds)}. sklearn.decomposition.TruncatedSVD "
-                "to some hundred features before, or a linear classifier, takes seconds."
+                f"computed dense: {_minutes(seconds)}. With some hundred features, "
+                "by sklearn.decomposition.TruncatedSVD, or a linear classifier it takes seconds."
             )
 
 
@@ -166,8 +166,8 @@ def warn_if_sparse_takes_long(X: Any) -> None:
             warn(
                 f"X is sparse with {X.shape[1]:,} features, too many to be made dense, and the "
                 f"kernel of its {X.shape[0]:,} samples takes {_minutes(seconds)} of sparse "
-                "products. sklearn.decomposition.TruncatedSVD to some hundred features before, or "
-                "sklearn.svm.LinearSVC, takes seconds."
+                "products. With some hundred features, by sklearn.decomposition.TruncatedSVD, or "
+                "with sklearn.svm.LinearSVC it takes seconds."
             )
 
 

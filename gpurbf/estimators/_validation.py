@@ -279,7 +279,7 @@ def stream_data(
         If `classes` is missing in the first batch, differs in a later one, or lacks a label.
     """
     if estimator.class_weight == "balanced":
-        raise ValueError("partial_fit cannot balance later batches: pass a dict or weights.")
+        raise ValueError("partial_fit cannot balance classes: give a dict, or sample_weight.")
     if not first:
         known, classes = estimator.classes_, on_host(classes)
         if classes is not None and not np.array_equal(np.unique(classes), known):
@@ -298,8 +298,8 @@ def stream_data(
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
     if first and learns and (n_known := len(np.unique(rows.y))) < len(known):
         warn(
-            f"The first batch has samples of {n_known} of {len(known)} classes. What is learned "
-            "from it is meant for all: centers or their width. Shuffle the stream."
+            f"The first batch has samples of {n_known} of {len(known)} classes. Centers "
+            "or their width are chosen from it alone: shuffle the samples before."
         )
     estimator.classes_ = known
     return rows._replace(y=np.searchsorted(known, rows.y))

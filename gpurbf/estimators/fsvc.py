@@ -421,9 +421,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         check_is_fitted(self)
         path = getattr(self, "radius_path_", None)
         if path is None:
-            raise AttributeError(
-                "No radius was searched: there is a path with radius='auto' or eval_radius='auto'."
-            )
+            raise AttributeError("No radius was searched: fit with radius or eval_radius 'auto'.")
         ax = ax or new_axes("plot_radius_path")
         x = "eval_radius" if np.ptp(path["radius"]) == 0 else "radius"
         order = np.argsort(path[x], kind="stable")

@@ -60,7 +60,7 @@ def _takes_batches(estimator: Any) -> bool:
     solver = SOLVERS.get(solver) if isinstance(solver, str) else solver
     if getattr(solver, "needs", "sums") != "sums":
         raise AttributeError(
-            "partial_fit needs solver='ridge', or one of yours that needs only sums, got "
+            "partial_fit needs solver='ridge', or a solver of yours that needs sums, got "
             f"{estimator.solver!r}."
         )
     return True

@@ -638,8 +638,8 @@ class SVC(
         if len(model.n_support_) < len(model.classes_):
             raise ValueError(
                 f"The model names {len(model.classes_)} classes and was trained for "
-                f"{len(model.n_support_)}, for the others' samples had weight 0: its predictions "
-                "are of wrong classes. Fit it without those samples."
+                f"{len(model.n_support_)}, as the others' samples had weight 0: it predicts "
+                "wrong classes. Fit it without those samples."
             )
         result = cls(**parameters_of(model, cls))
         _copy(model, result)
@@ -665,7 +665,7 @@ class SVC(
     def n_support_(self) -> np.ndarray:
         """Support vectors of each class."""
         if not hasattr(self, "_n_support"):
-            raise AttributeError("n_support_ is there after fit only.")
+            raise AttributeError("n_support_ is available only after fit.")
         return self._n_support
 
     @property
@@ -808,7 +808,7 @@ def _warn_deprecated(what: str) -> None:
     parameters = scikit_learn.SVC().get_params()
     if parameters.get("probability", "deprecated") == "deprecated":
         warn(
-            f"{what} was deprecated in 1.9 and will be removed in version 1.11. "
+            f"{what} was deprecated in scikit-learn 1.9, which will remove it in 1.11. "
             f"Use `{_CALIBRATED}` instead of `SVC(probability=True)`",
             FutureWarning,
         )

@@ -361,7 +361,7 @@ class HiddenLayer:
 
 def _not_quantized(what: str) -> ValueError:
     return ValueError(
-        "precision='exact' needs samples and centers that are integers in 0..255 or "
-        f"-128..127, or such integers divided by one of 255, 256, 128, ... 2, and these {what} are "
-        "not all: use precision='auto' for other data."
+        "precision='exact' needs integers from 0 to 255 or from -128 to 127, or such integers "
+        f"divided by 255, 256, 128, ... or 2, and some of these {what} are others: use "
+        "precision='auto'."
     )

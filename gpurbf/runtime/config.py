@@ -58,9 +58,9 @@ def set_config(**settings: Any) -> None:
     >>> set_config(memory=256)
     """
     if unknown := sorted(set(settings) - set(_DEFAULTS)):
-        raise ValueError(f"Unknown settings {unknown}: there are {sorted(_DEFAULTS)}.")
+        raise ValueError(f"Unknown settings {unknown}: use some of {sorted(_DEFAULTS)}.")
     if not isinstance(backend := settings.get("backend", "auto"), str):
-        raise TypeError(f"backend must be the name of one, or 'auto', got {backend!r}.")
+        raise TypeError(f"backend must be 'auto' or a backend's name, got {backend!r}.")
     for name in ("memory", "gpu_memory"):
         value = settings.get(name, _DEFAULTS[name])
         number = isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -60,9 +60,8 @@ def check_room(n_bytes: int, what: str, cure: str) -> None:
         systems are not checked.
     """
     if n_bytes > 1 << 26 and n_bytes > (free := free_bytes(swap=True)):
-        raise MemoryError(
-            f"{what} would take {n_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free: {cure}."
-        )
+        taken = f"{what} would take {n_bytes / 1e9:,.1f} GB"
+        raise MemoryError(f"{taken}, but only {free / 1e9:,.1f} GB are free: {cure}.")
 
 
 def check_result(

@@ -133,8 +133,8 @@ class LMS(BaseEstimator):
                     raise FloatingPointError("activations")
                 raise DivergenceError(
                     f"The output weights overflowed in epoch {epoch}: learning_rate={rate:g} is "
-                    "too high for these activations. Lower it (below 2 / max z·z), or use "
-                    "solver='ridge', which has none."
+                    "too high for these activations. Lower it (below 2 over the largest "
+                    "sum of a sample's squared activations), or use solver='ridge'."
                 )
             yield W[:, :m].T
 

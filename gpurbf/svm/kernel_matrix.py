@@ -45,7 +45,7 @@ _MIN_PRODUCTS_PER_THREAD = 1 << 19
 # Rows that a device converts to float64 at a time.
 _DEVICE_ROWS = 512
 # Why "auto" does not take a GPU.
-_ON_HOST = "SVC takes a GPU only by name, for it was measured on none"
+_ON_HOST = "SVC uses a GPU only if backend= names one"
 
 
 class GivenKernel:

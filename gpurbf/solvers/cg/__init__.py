@@ -218,8 +218,8 @@ class CG(BaseEstimator):
         W, shape = np.asarray(self.start, np.float64), (len(system.B), system.T.shape[1])
         if W.shape != shape or not np.isfinite(W).all():
             raise ValueError(
-                f"start must be finite numbers of shape {shape}, a row a center and a column an "
-                f"output, got shape {W.shape}."
+                f"start must be finite numbers of shape {shape}, a row for each center and a "
+                f"column for each output, got shape {W.shape}."
             )
         return system.start(W)
 

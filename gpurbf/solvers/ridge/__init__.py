@@ -203,8 +203,8 @@ def _solve(A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
             continue
         if attempt:
             warn(
-                "HᵀH is not positive definite in floating point: the ridge was raised "
-                f"{100**attempt} times. Use a larger alpha, a larger gamma, fewer centers or "
+                "HᵀH is not positive definite in floating point: the penalty was multiplied "
+                f"by {100**attempt}. Use a larger alpha, a larger gamma, fewer centers or "
                 "precision='float64'.",
                 ConvergenceWarning,
             )

@@ -72,9 +72,9 @@ class RidgePath:
         lacking = max(0.0, ROUNDING * self.form.norm() - self.form.lowest())
         if lacking > least:
             warn(
-                "HᵀH is not positive definite in floating point with the least of alphas, to "
-                f"which {lacking / self.equations.scale:.2g} is added. Leave out those below, or "
-                "use a larger gamma, fewer centers or precision='float64'.",
+                "HᵀH is not positive definite in floating point with the smallest of alphas: "
+                f"{lacking / self.equations.scale:.2g} was added to each. Leave out those below, "
+                "or use a larger gamma, fewer centers or precision='float64'.",
                 ConvergenceWarning,
             )
         return lacking

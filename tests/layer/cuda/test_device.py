@@ -273,4 +273,7 @@ def test_auto_takes_no_gpu_for_svc_and_does_not_ask_for_one(monkeypatch):
     for name in backends.GPUS:
         monkeypatch.setitem(backends.LOADERS, name, lambda name=name: pytest.fail(name))
     model = gpurbf.SVC(gamma=1e-3).fit(PIXELS[:200], LABELS[:200])
-    assert model.backend_ in backends.CPUS and "a GPU only by name" in model.backend_info_
+    assert (
+        model.backend_ in backends.CPUS
+        and "a GPU only if backend= names one" in model.backend_info_
+    )

@@ -220,7 +220,8 @@ def require(backend: Backend) -> None:
     if verdict.why:
         raise BackendUnavailable(
             f"{device} computes wrong or not at all with backend={backend.name!r}: "
-            f"{verdict.why} (checked {verdict.date}; `python -m gpurbf check-gpu` checks again)"
+            f"{verdict.why} (checked {verdict.date}). Take backend='numba', or check again by "
+            "`python -m gpurbf check-gpu`"
         )
 
 
