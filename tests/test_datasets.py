@@ -107,6 +107,13 @@ def test_data_are_found_at_home_or_where_debian_puts_them(nowhere, load, folder,
         assert found.dtype == np.uint8
 
 
+def test_a_folder_of_the_name_comes_first(nowhere):
+    write_folder(nowhere / "home")
+    _, y, *_ = write_folder(nowhere / "home/fashion-mnist")
+    (nowhere / "home/train-labels-idx1-ubyte").write_bytes(b"not read")
+    np.testing.assert_array_equal(datasets.load_fashion_mnist(nowhere / "home").y_train, y)
+
+
 @pytest.mark.parametrize(("load", "folder", "name"), DATA_SETS)
 def test_the_error_names_every_place_that_was_tried(nowhere, load, folder, name):
     (nowhere / "home").mkdir()

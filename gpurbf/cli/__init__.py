@@ -64,19 +64,19 @@ def into_pipe(run: Callable[[list[str]], int], argv: list[str]) -> int:
         try:
             return run(argv)
         finally:
-            sys.stdout.flush()
+            print(end="", flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
-def exit_status(run: Callable[[argparse.Namespace], Any], arguments: Any, program: str) -> int:
+def exit_status(run: Callable[[Any], Any], arguments: Any, program: str) -> int:
     """Run a command: 0, 2 after an error that the user can put right, 130 after an interrupt."""
-    from gpurbf.runtime.errors import BackendUnavailable
+    from gpurbf.runtime.errors import BackendUnavailable, NoCacheFolder
 
     try:
         run(arguments)
-    except (UserError, BackendUnavailable) as error:
+    except (UserError, BackendUnavailable, NoCacheFolder) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -86,6 +86,11 @@ def exit_status(run: Callable[[argparse.Namespace], Any], arguments: Any, progra
 
 
 def _run(argv: list[str]) -> int:
+    command = next((each for each in argv if each in COMMANDS), "")
+    return exit_status(_run_command, argv, f"gpurbf {command}".strip())
+
+
+def _run_command(argv: list[str]) -> None:
     parser = _Parser(prog="gpurbf", description="Fast SVC and RBF networks for scikit-learn.")
     parser.add_argument("--version", action="version", version=f"gpurbf {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -99,7 +104,9 @@ def _run(argv: list[str]) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     arguments = parser.parse_args(argv)
+    if arguments.command != "run" and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # not all terminals know × and ᵀ
     if arguments.command is None:
         parser.print_help()
-        return 0
-    return exit_status(arguments.run, arguments, f"gpurbf {arguments.command}")
+    else:
+        arguments.run(arguments)

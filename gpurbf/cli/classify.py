@@ -99,6 +99,8 @@ def run(arguments: argparse.Namespace) -> None:
                     scores = estimator.decision_function(_rows(data.X_test))
                     shown = data.X_test, data.y_test, predicted, estimator.classes_, scores
                     pictures.append(painter.submit(draw, path, model, *shown))
+        except BrokenPipeError:  # nobody reads the table any more
+            raise
         except (OSError, ValueError) as error:  # files, or data that an estimator refuses
             raise UserError(str(error)) from error
         log("drawing")

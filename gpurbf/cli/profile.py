@@ -61,8 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     quick = arguments.quick or arguments.data_home is None
     try:
         get_backend(arguments.backend)  # refuse it before the data are read
-        N = 1400 if quick else 60_000
-        estimator = ESTIMATORS[arguments.estimator](N, arguments.backend)
+        estimator = ESTIMATORS[arguments.estimator](1400 if quick else 60_000, arguments.backend)
         if arguments.centers is not None:
             estimator.set_params(**{_COUNTS[arguments.estimator]: arguments.centers})
         if threads:  # what more threads wait for would be in the record
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         with Recorder() as training, stage("read and validate", "files"):
             data = images(quick, arguments.data_home)
         found = profile_data(estimator, data, training, say=say)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
     print(found)
     rows = found.scaling(threads)

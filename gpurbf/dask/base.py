@@ -10,7 +10,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
 from gpurbf.dask.graph import Tasks, shared
@@ -147,6 +147,7 @@ def _applied(method: str, like: np.ndarray, model: Any, X: Any) -> np.ndarray:
 
 def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:
     """The weight of the correctly predicted samples, and of all samples."""
+    check_consistent_length(X, y, weights)  # one label would be compared with all predictions
     n = _num_samples(X)
     w = np.ones(n) if weights is None else np.asarray(weights, np.float64)
     right = model.predict(X) == np.asarray(y).ravel() if n else np.empty(0, bool)

@@ -465,8 +465,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         X, y, weights, _ = rows
         keys = np.zeros(X.shape[0], np.uint64)
         if drawn or (first and "auto" in (self.radius, self.eval_radius)):
-            seed = check_random_state(self.random_state).randint(2**31 - 1)
-            keys = row_hashes(X, seed)
+            keys = row_hashes(X, check_random_state(self.random_state).randint(2**31 - 1))
         return order_of(keys, weights, y, drawn=drawn)
 
     def _keep_quantizations(self, X: Any) -> None:

@@ -230,8 +230,7 @@ class Pass:
             some = slice(begin, begin + _CENTERS_PER_LAYER)
             columns = self.labels[some] % self.n_classes
             W = (columns[:, None] == np.arange(self.n_classes)).astype(np.float64)
-            layer = self.arithmetic.layer(self.centers[some], self.unit.activation())
-            current.append((layer, W))
+            current.append((self.arithmetic.layer(self.centers[some], self.unit.activation()), W))
         layers[:] = current[: m // _CENTERS_PER_LAYER]
         return current
 

@@ -13,6 +13,10 @@ class BackendUnavailable(RuntimeError):
     """A backend that was asked for by name cannot run here; the message says how to get it."""
 
 
+class NoCacheFolder(RuntimeError):
+    """Numba found no folder to keep compiled kernels in."""
+
+
 # Modules (and those in them) whose frames are between that line and the warning: ours, and wrappers
 # of our methods.
 _BETWEEN = ("gpurbf.", "contextlib.", "sklearn.callback.")

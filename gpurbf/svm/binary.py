@@ -102,7 +102,7 @@ def begin_on_matrix(
         steps, violations = about[:, 0], about[:, 1]
         count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")
     if np.isnan(violations).any():
-        raise FloatingPointError("not finite")
+        raise FloatingPointError("kernel values")
     at = 0
     for n, (made, violation, stuck, *summary) in zip(sizes.tolist(), about.tolist()):
         numbers, at = every[at : at + 7 * n].reshape(7, n), at + 7 * n
@@ -273,7 +273,7 @@ class BinarySolver:
             self.numbers, members, last, self.size, self.tol
         )
         if violation != violation:
-            raise FloatingPointError("not finite")
+            raise FloatingPointError("kernel values")
         if not self._trusted(max(violation, self.tol)):
             self._evaluate()
             self.plane.forget()
@@ -378,7 +378,7 @@ class BinarySolver:
                 count(operations=operations, kind="float64", nbytes=rows[0].nbytes)
             self.steps, since = self.steps + done, since + done
             if violation != violation:
-                raise FloatingPointError("not finite")
+                raise FloatingPointError("kernel values")
             ended = stuck or done < left or self.steps == self.max_iter
             if ended or self.check(self.steps, violation):
                 return violation, True

@@ -98,7 +98,7 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
                         rounds.step(wave)
                 state, steps, violation = rounds.progress()
             if (state == cuda_smo_kernels.NOT_FINITE).any():
-                raise FloatingPointError("not finite")
+                raise FloatingPointError("kernel values")
             for p in active[state[active] == cuda_smo_kernels.DOUBTED].tolist():
                 rounds.correct(p)
             going = state[active] != cuda_smo_kernels.ENDED
@@ -120,7 +120,7 @@ def _solution(problems: Problems, p: int, point: np.ndarray, steps: int, tol: fl
     numbers[1:5] = np.minimum(bounds, 0.0), np.maximum(bounds, 0.0), *point
     violation = smo_kernels.kkt_violation(numbers)
     if np.isnan(violation):
-        raise FloatingPointError("not finite")
+        raise FloatingPointError("kernel values")
     return solution_of(numbers, steps, violation, tol)
 
 

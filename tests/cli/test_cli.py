@@ -216,12 +216,19 @@ def test_help_imports_no_library():
     assert not {"numpy", "scipy", "sklearn", "numba"} & set(done.stdout.splitlines()[-1].split())
 
 
-def test_a_reader_who_has_seen_enough_gets_no_traceback():
-    code = "import sys; from gpurbf.cli import main; sys.exit(main(['info']))"
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stderr=pipe) as program:
+@pytest.mark.parametrize("command", ["info", "classify --estimator svc"])
+def test_a_reader_who_has_seen_enough_gets_no_traceback(command, tmp_path):
+    code = "import sys; from gpurbf.cli import main; sys.exit(main(sys.argv[1:]))"
+    call, pipe = [sys.executable, "-c", code, *command.split()], subprocess.PIPE
+    with subprocess.Popen(call, stdout=pipe, stderr=pipe, cwd=tmp_path) as program:
         program.stdout.close()
         assert program.stderr.read() == b"" and program.wait() == 1
+
+
+def test_a_terminal_without_these_letters_shows_others(tmp_path):
+    code = "from gpurbf.cli import main; main(['classify', '--estimator', 'svc'])"
+    done = run_python(code, cwd=tmp_path, PYTHONIOENCODING="ascii")
+    assert "test images of 8 ? 8, 10 classes" in done.stdout
 
 
 def test_a_broken_pipe_of_a_program_is_shown(tmp_path):

@@ -284,6 +284,10 @@ def test_one_block_may_stand_alone_and_predicted_ones_may_be_sparse(client):
     local = model.to_local()
     np.testing.assert_array_equal(model.predict(blocks).compute(), local.predict(X))
     assert model.score(blocks, labels) == local.score(X, y)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.score(blocks[:1], [dask.delayed(y[:1])])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(dask.array.from_array(X, chunks=(50, -1)), y[:-1])
 
 
 @pytest.mark.filterwarnings("error")

@@ -24,7 +24,9 @@ def test_centers_that_cannot_fit_name_the_bytes(monkeypatch, model):
     y = (X[:, 0] > 0).astype(int)
     monkeypatch.setattr(memory, "free_bytes", lambda **_: 100e6)
     monkeypatch.setattr(HiddenLayer, "gram", lambda *_: pytest.fail("work began"))
-    with pytest.raises(MemoryError, match=r"3,000 centers.* 0\.1 GB, but only 0\.1 GB are free.*lms"):
+    with pytest.raises(
+        MemoryError, match=r"3,000 centers.* 0\.1 GB, but only 0\.1 GB are free.*lms"
+    ):
         model.fit(X, y)
 
 

@@ -9,6 +9,7 @@ cuda_api.py  the one import of numba.cuda
 import sys
 import time
 
+from gpurbf.runtime.errors import NoCacheFolder
 from gpurbf.runtime.lazy import without_collecting
 
 __all__ = ["cpu_target", "numba"]
@@ -28,7 +29,7 @@ def _cached():
 try:
     _cached = numba.njit(cache=True)(_cached)
 except RuntimeError as error:
-    raise RuntimeError(
+    raise NoCacheFolder(
         "Numba found no folder to keep compiled kernels in: set NUMBA_CACHE_DIR to one that this "
         f"user can write to ({error})."
     ) from error
