@@ -123,8 +123,7 @@ class ChosenLayerMixin(FittedLayerMixin):
             elif X.dtype == np.float32:
                 C = C.astype(np.float32, copy=False)
         C = with_room(C)
-        quantizations = shared_quantizations(C, X, self.precision)
-        layer = self._new_layer(C, activation, quantizations)
+        layer = self._new_layer(C, activation, shared_quantizations(C, X, self.precision))
         warn_if_dense_takes_long(X, layer)
         if layer.quantization is None and not isinstance(self.gamma, str):
             warn_if_rounding_decides(X, activation, layer.dtype)

@@ -764,8 +764,7 @@ class SVC(
         """The layer for predictions, on the backend selected now, and weights as it takes them."""
         V, dual_coef = self.support_vectors_, self._dual_coef_
         backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
-        name = "none" if backend is None else backend[0].name
-        made_of = V, dual_coef, name, self.precision
+        made_of = V, dual_coef, "none" if backend is None else backend[0].name, self.precision
         ready = self._cache.get("ready")
         if ready is None or not all(map(operator.is_, ready[0], made_of)):
             W = pair_weights(np.asarray(dual_coef), self._n_support)

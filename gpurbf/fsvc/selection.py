@@ -341,8 +341,7 @@ class Selection:
         places = np.arange(X.shape[0]) if places is None else places
         before = [len(one.indices) for one in self.passes]
         for c, one in enumerate(self.passes):
-            rows = order[y[order] == c] if self.kind == "per-class" else order
-            one.feed(X, y, rows, places)
+            one.feed(X, y, order[y[order] == c] if self.kind == "per-class" else order, places)
         starts = np.cumsum([0] + [len(one.indices) for one in self.passes])
         return np.concatenate([start + np.arange(n) for start, n in zip(starts, before)])
 

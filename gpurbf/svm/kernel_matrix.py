@@ -21,7 +21,7 @@ from gpurbf.runtime.arrays import library, to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_rows
-from gpurbf.svm.rounding import float32_error
+from gpurbf.svm.rounding import float32_error, rounds_alike
 
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 
@@ -163,6 +163,8 @@ class KernelRows:
         X, wide = self.X, np.dtype(np.float64)
         if self.precision in FORCED:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
+        if rounds_alike(self.activation):
+            return wide, 0.0, ""
         if X.quantization is not None:
             # Distances and products are exact, so a value is rounded once; linear values are not,
             # if products of codes are below 2²⁴ and divided by a power of 2. Raising to a power

@@ -55,7 +55,7 @@ def arithmetic(
         float32 is enough if three times the error of a sum, plus the error of the term of a sample
         with itself, is below a quarter of this.
     """
-    if len(X) < _MIN_FLOAT32_SAMPLES:
+    if len(X) < _MIN_FLOAT32_SAMPLES or rounds_alike(activation):
         return np.float64
     size, largest = sizes()
     if X.quantization is None or activation.metric == "dot":
@@ -64,6 +64,14 @@ def arithmetic(
         between, itself = float(np.finfo(np.float32).eps), 0.0
     error = _DEVIATIONS * between * size + itself * largest
     return np.float32 if error < _MAX_TOLERANCE_PART * tol else np.float64
+
+
+def rounds_alike(activation: Activation) -> bool:
+    """Whether values err alike, by the rounding of coef0 and gamma, so that nothing averages out.
+
+    tanh(gamma t + coef0) is near its bounds, where no error matters, unless the terms cancel.
+    """
+    return activation.profile == "sigmoid" and abs(activation.coef0) > 1
 
 
 def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[float, float]:

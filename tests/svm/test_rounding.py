@@ -104,6 +104,11 @@ def codes(N, n=4):
     return X, X @ [1.0, -1, 1, -1][:n] + rng.normal(0, 60, N) > 0
 
 
+def bright(N):
+    X, y = codes(N)
+    return X // 8 + 200, y
+
+
 def fractions(N, n):
     rng = np.random.default_rng(1)
     X = rng.integers(0, 256, (N, n))
@@ -123,6 +128,9 @@ def fractions(N, n):
         # Products of codes are exact, and their 65,025ths are not.
         (fractions(1500, 100), ("dot", "linear", 1.0), {"C": 100.0}),
         (fractions(400, 14), ("dot", "linear", 1.0), {"tol": 1e-8}),
+        # The terms of tanh cancel: float32 would round their sum alike in all values.
+        (bright(1500), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
+        (bright(900), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 100_000}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 1000}),
     ],
