@@ -21,7 +21,8 @@ import distributed
 import numpy as np
 import scipy.sparse as sp
 from dask.delayed import Delayed
-from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils import check_array, column_or_1d
+from sklearn.utils.validation import _num_samples
 
 from gpurbf.centers import most_centers
 from gpurbf.centers.sample import Distinct, Race
@@ -294,17 +295,17 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
     cut: Any = like.chunks[0] if isinstance(like, da.Array) else None
     known = cut is not None and not np.isnan(cut).any()
     if not hasattr(A, "to_delayed"):
-        if known:
-            A = column_or_1d(A, warn=True)
-            check_consistent_length(like, A)
-            A = da.from_array(A, chunks=(cut,))
+        shape = getattr(A, "shape", None) or (_num_samples(A),)
+        if known and shape == (sum(cut),):
+            A = da.from_array(column_or_1d(A), chunks=(cut,))
         else:
             cure = "for arrays in memory use the estimators of gpurbf."
             if like is not None:
-                cure = "for y or weights in memory, X must be a dask array of known chunks."
+                cure = "for y or weights in memory, X must be a dask array of known chunks"
+                cure += f", and has {sum(cut):,} rows." if known else "."
             raise TypeError(
                 "gpurbf.dask takes dask arrays, data frames and lists of delayed blocks, got "
-                f"{type(A).__name__}: {cure}"
+                f"{type(A).__name__} of shape {shape}: {cure}"
             )
     if isinstance(A, da.Array):
         if A.ndim == 2 and A.numblocks[1] > 1:

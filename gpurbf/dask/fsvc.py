@@ -121,8 +121,7 @@ def _as_given(seed: int, blocks: Iterator[tuple[Rows, Any]]) -> _Part:
 def _split(seed: int, n_parts: int, blocks: Iterator[tuple[Rows, Any]]) -> list[Rows]:
     """The rows of some blocks that belong to each part: the smallest keys to the first."""
     rows = joined(rows for rows, _ in blocks)
-    high = row_hashes(rows.X, seed) >> np.uint64(32)
-    part = (high * np.uint64(n_parts)) >> np.uint64(32)
+    part = ((row_hashes(rows.X, seed) >> np.uint64(32)) * np.uint64(n_parts)) >> np.uint64(32)
     return [rows.at(np.flatnonzero(part == i)) for i in range(n_parts)]
 
 

@@ -215,8 +215,7 @@ def _quantizations(blocks: Blocks, precision: str) -> tuple[Quantization, ...] |
     likely = quantizations_of(blocks, precision)
     if not likely or blocks.dtype == np.uint8:
         return likely
-    task = partial(_are_on, likely)
-    on = blocks.over_rows(task, np.logical_and, "quantization")
+    on = blocks.over_rows(partial(_are_on, likely), np.logical_and, "quantization")
     return tuple(quantization for quantization, every in zip(likely, on) if every)[:1]
 
 

@@ -378,8 +378,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     @stage("prepare", "samples to leave out")
     def _choose_left_out(self, normal: NormalEquations, rows: Rows) -> LeftOut:
         found = CALIBRATION.over(*rows[:3])
-        first, copies = rows.X[found.first], copies_of(found, rows)
-        return leave_out(normal, self._layer(), found, first, copies)
+        copies = copies_of(found, rows)
+        return leave_out(normal, self._layer(), found, rows.X[found.first], copies)
 
     @stage("output training")
     def _solve(

@@ -164,7 +164,7 @@ def test_a_scorer_without_weights_sees_copies_as_samples():
 
 def test_penalties_that_rounding_outweighs_are_raised_and_said_so():
     normal = sums(np.diag([1.0, 1.0, 1.0, -1e-3]), 1)
-    with pytest.warns(ConvergenceWarning, match="0.0013 is added"):
+    with pytest.warns(ConvergenceWarning, match="0.0013 was added"):
         W, _ = RidgePath(normal, np.array([1e-9, 1.0]), False).solution(0)
     np.testing.assert_allclose(W[:3, 0], 1, rtol=1e-2)
     assert np.isfinite(W).all()
