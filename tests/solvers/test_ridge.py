@@ -70,7 +70,7 @@ def test_a_failed_factorisation_leaves_the_matrix_whole():
     # The smallest eigenvalue is beyond the first ridge and within the second.
     G -= (np.linalg.eigvalsh(G)[0] + 1e-5 * np.trace(G) / 700) * np.eye(700)
     expected = np.linalg.solve(G + 100 * 1e-6 * np.trace(G) / 700 * np.eye(700), b)
-    with pytest.warns(ConvergenceWarning, match="raised 100 times"):
+    with pytest.warns(ConvergenceWarning, match="multiplied by 100"):
         solution = Ridge(1e-6, fit_intercept=False).solve(sums(G, b[:, 0]))
     np.testing.assert_allclose(solution.W, expected, rtol=1e-6, atol=1e-9)
 
