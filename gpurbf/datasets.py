@@ -94,8 +94,8 @@ def load_idx(path: str | os.PathLike[str]) -> np.ndarray:
 def load_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
     """MNIST: 60,000 and 10,000 images of digits, 28 × 28 pixels.
 
-    The data come from the first of these places that has them: `data_home` or its folder ``mnist``,
-    ``/usr/share/datasets/mnist``, OpenML through scikit-learn (which keeps a copy).
+    The data come from the first of these places that has them: ``mnist`` in `data_home`,
+    `data_home`, ``/usr/share/datasets/mnist``, OpenML through scikit-learn (which keeps a copy).
 
     Parameters
     ----------

@@ -42,7 +42,8 @@ class Sample(NamedTuple):
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
     """Draw the sample of a radius search from the distinct rows of X, within the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
-    labels, w = y[stream], order.weights / order.weights.max()  # their scale decides nothing
+    # The scale of weights decides nothing; a first batch may have none.
+    labels, w = y[stream], order.weights / (order.weights.max() or 1.0)
     held = held_out(keys, labels, w)
     # Half the budget is for distances. Samples with the smallest keys are taken, in stream order.
     S = int(math.sqrt(working_bytes() / 2 / 4))
