@@ -118,8 +118,8 @@ def load_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
 def load_fashion_mnist(data_home: str | os.PathLike[str] | None = None) -> Images:
     """Fashion-MNIST: 60,000 and 10,000 images of clothes, 28 × 28 pixels.
 
-    The data come from the first of these places that has them: `data_home` or its folder
-    ``fashion-mnist``, ``/usr/share/datasets/fashion-mnist`` (Debian's package
+    The data come from the first of these places that has them: ``fashion-mnist`` in `data_home`,
+    `data_home`, ``/usr/share/datasets/fashion-mnist`` (Debian's package
     ``dataset-fashion-mnist``), OpenML through scikit-learn (which keeps a copy).
 
     Parameters
