@@ -10,6 +10,7 @@ import sklearn.svm
 from sklearn.utils.class_weight import compute_class_weight
 
 from gpurbf.estimators import svc
+from gpurbf.estimators._base import transaction
 from gpurbf.estimators._validation import check_X
 from gpurbf.layer.gamma import resolve_gamma
 
@@ -57,6 +58,7 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
     changing numbers in an array has none.
     """
 
+    @transaction
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SVC:
         """Same as in scikit-learn."""
         global _logged

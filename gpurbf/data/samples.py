@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from gpurbf.data.quantize import Quantization, candidates, encode, sample_of
 from gpurbf.runtime.arrays import is_resident
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_rows
 
@@ -192,5 +193,5 @@ def with_room(C: Any) -> Any:
     if C.dtype == np.float32 and not holds_squares(np.float32, C):
         C = C.astype(np.float64)
     if not holds_squares(np.float64, C):
-        raise FloatingPointError("squared distances")
+        raise OutOfRange("squared distances")
     return C

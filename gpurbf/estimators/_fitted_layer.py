@@ -12,14 +12,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.centers import CENTERS, most_centers
-from gpurbf.data.samples import shared_quantizations, with_room
+from gpurbf.data.samples import holds_squares, shared_quantizations, with_room
 from gpurbf.estimators._base import StateMixin, say
 from gpurbf.estimators._validation import Rows, check_layer_parameters, check_samples, profile_of
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
 from gpurbf.layer.layer import HiddenLayer
-from gpurbf.runtime.errors import quiet, warn
+from gpurbf.runtime.errors import OutOfRange, quiet, warn
 from gpurbf.runtime.stages import stage
 
 
@@ -111,7 +111,7 @@ class ChosenLayerMixin(FittedLayerMixin):
         given = {"weights": weights, "random_state": random_state}
         self.gamma_ = resolve_gamma(self.gamma, X, metric=self.metric, profile=kernel, **given)
         if not 0 < self.gamma_ < np.inf:
-            raise FloatingPointError(f"gamma={self.gamma!r}")
+            raise OutOfRange(f"gamma={self.gamma!r}")
         activation, indices = Activation(self.metric, kernel, self.gamma_), None
         if isinstance(C, str):
             given |= {"layer": HiddenLayer, "activation": activation, **self._options}
@@ -120,10 +120,12 @@ class ChosenLayerMixin(FittedLayerMixin):
                 C = CENTERS[C](X, y, most_centers(self.n_centers, X.shape[0]), **given)
             if C.ndim == 1:
                 indices, C = C, X[C]
-            elif X.dtype == np.float32:
-                C = C.astype(np.float32, copy=False)
+            else:  # a copy: a rule may return a view of X
+                C = C.astype(np.float32 if X.dtype == np.float32 else C.dtype)
         C = with_room(C)
         layer = self._new_layer(C, activation, shared_quantizations(C, X, self.precision))
+        if not holds_squares(layer.dtype, C):  # of a forced precision
+            raise OutOfRange(f"squared distances in {layer.dtype}")
         warn_if_dense_takes_long(X, layer)
         if layer.quantization is None and not isinstance(self.gamma, str):
             warn_if_rounding_decides(X, activation, layer.dtype)

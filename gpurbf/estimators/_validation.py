@@ -34,7 +34,7 @@ from gpurbf.runtime.checks import (
     check_verbose,
     plain,
 )
-from gpurbf.runtime.errors import warn
+from gpurbf.runtime.errors import OutOfRange, warn
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import limited, parallel_rows
 
@@ -353,7 +353,7 @@ def finite(estimator: Any, X: Any) -> Iterator[None]:
     try:
         with np.errstate(under="ignore"):  # as ever, whatever the caller's np.seterr raises
             yield
-    except FloatingPointError as error:
+    except OutOfRange as error:
         raise overflow(estimator, X, str(error)) from None
 
 
@@ -381,6 +381,8 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     gamma = getattr(estimator, "gamma", "scale")
     times = "" if isinstance(gamma, str) else f", times gamma={gamma:g},"
     kernel = getattr(estimator, "kernel", None)
+    if callable(kernel) and not np.isfinite(largest[column]):  # samples are finite
+        return ValueError(f"{name} cannot be computed: kernel={kernel!r} gives NaN or infinity.")
     own = f" Or kernel={kernel!r} gives NaN or such numbers." if callable(kernel) else ""
     return ValueError(
         f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "

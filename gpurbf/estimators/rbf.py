@@ -353,9 +353,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     )
                 if before is None and alpha and not normal.alpha and X.shape[0] <= most_held:
                     # That a short first batch needs sums without the grid must not decide for the
-                    # whole stream: a copy is kept (the caller may overwrite the array), and is
+                    # whole stream: a copy is kept (the caller may overwrite the arrays), and is
                     # judged again together with the next batch.
-                    self._held = X.copy() if sp.issparse(X) else np.array(X), *rows[1:3]
+                    held = X if sp.issparse(X) else np.asarray(X), rows.y, rows.weights
+                    self._held = tuple(None if part is None else part.copy() for part in held)
                 more = self._choose_left_out(normal, rows)
                 more = more._replace(H=to_host(more.H))
                 left_out = more if left_out is None else left_out.merged(more, CALIBRATION)

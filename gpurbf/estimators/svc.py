@@ -50,7 +50,7 @@ from gpurbf.layer.sparse import SparseLayer, canonical_csr
 from gpurbf.runtime.arrays import beside, chosen, is_resident, library, to_host
 from gpurbf.runtime.checks import check_flag, check_number, check_option, check_option_or_number
 from gpurbf.runtime.config import working_bytes
-from gpurbf.runtime.errors import quiet, warn
+from gpurbf.runtime.errors import OutOfRange, quiet, warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result, check_room
 from gpurbf.runtime.stages import stage
@@ -381,9 +381,11 @@ class SVC(
             if X.quantization is None and not isinstance(self.gamma, str):
                 warn_if_rounding_decides(X.values, self._activation, np.float64)
         try:
+            if not given and self.kernel != "linear" and self._gamma == 0 != self.gamma:
+                raise OutOfRange("gamma")
             stepped = progress.stepped if progress.hears_sets else None
             return self._train_pairs(X, codes, C, groups, stepped=stepped, solved=progress.solved)
-        except FloatingPointError:
+        except OutOfRange:
             # scikit-learn's words, then ours.
             raise ValueError(
                 "The dual coefficients or intercepts are not finite. The input data may contain "
@@ -415,7 +417,7 @@ class SVC(
         parameters = {
             "probability": "deprecated",
             "kernel": "precomputed" if given else self.kernel,
-            "gamma": self._gamma,
+            "gamma": 1.0 if self.kernel == "linear" else self._gamma,  # it may be infinite
             "class_weight": dict(enumerate(self.class_weight_)),
             "verbose": False,
             "n_jobs": None,

@@ -16,6 +16,7 @@ from gpurbf.layer import Layer
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.config import working_bytes
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import single_threaded_blas
@@ -26,6 +27,8 @@ kernels = lazy_module("gpurbf.fsvc._kernels")
 # Fraction of each class that is held out to compare radii.
 _VALIDATION_SHARE = 0.2
 _ROWS_PER_BLOCK = 1024
+# However little memory may be taken.
+_LEAST_SAMPLES = 20
 
 
 class Sample(NamedTuple):
@@ -46,7 +49,7 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     labels, w = y[stream], order.weights / (order.weights.max() or 1.0)
     held = held_out(keys, labels, w)
     # Half the budget is for distances. Samples with the smallest keys are taken, in stream order.
-    S = int(math.sqrt(working_bytes() / 2 / 4))
+    S = max(_LEAST_SAMPLES, int(math.sqrt(working_bytes() / 2 / 4)))
 
     def part(mask: np.ndarray, size: int) -> np.ndarray:
         members = np.flatnonzero(mask)
@@ -89,7 +92,7 @@ def distances(X: Any, C: Any, metric: str, dtype: Any = None, **options: Any) ->
     D = HiddenLayer(C, Activation(inside, _squared), dtype=dtype, **options).activations(X)
     D = D.astype(dtype, copy=False)  # a forced precision may give another dtype
     if not np.isfinite(D.max()):
-        raise FloatingPointError("squared distances")
+        raise OutOfRange("squared distances")
     return D if metric == "sqeuclidean" else np.sqrt(D, out=D)
 
 

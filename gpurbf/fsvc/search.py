@@ -18,7 +18,7 @@ from gpurbf.fsvc.known import KnownLayer, Sample, select
 from gpurbf.fsvc.selection import Rule, Selection
 from gpurbf.fsvc.units import Unit
 from gpurbf.runtime.config import bytes_to_keep
-from gpurbf.runtime.errors import quiet
+from gpurbf.runtime.errors import OutOfRange, quiet
 from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers import iterates
 from gpurbf.solvers.lms import DivergenceError
@@ -276,5 +276,5 @@ def typical_distance(D: np.ndarray) -> float:
     some = some[~np.eye(len(some), dtype=bool) & (some > 0)]  # a sample is 0 off, up to rounding
     found = float(np.median(some)) if some.size else 1.0
     if found < _LEAST_DISTANCE:
-        raise FloatingPointError("squares of radii")
+        raise OutOfRange("squares of radii")
     return found

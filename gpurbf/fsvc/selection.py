@@ -35,6 +35,7 @@ from gpurbf.fsvc.units import Unit, direct_distance
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.config import working_bytes
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import stage
 
@@ -293,7 +294,7 @@ class Pass:
         with np.errstate(over="ignore"):
             spread = np.square(np.subtract(high, low, dtype=np.float64)).sum()
         if not np.isfinite(spread):
-            raise FloatingPointError("squared distances")
+            raise OutOfRange("squared distances")
         error = 4 * (len(low) + 8) * np.finfo(np.float64).eps * spread
         relative = error / (radius if metric == "sqeuclidean" else radius * radius)
         if metric == "manhattan":

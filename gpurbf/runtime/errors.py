@@ -17,6 +17,10 @@ class NoCacheFolder(RuntimeError):
     """Numba found no folder to keep compiled kernels in."""
 
 
+class OutOfRange(FloatingPointError):
+    """Numbers of this kind are too large or small for the arithmetic: the text says which kind."""
+
+
 # Modules (and those in them) whose frames are between that line and the warning: ours, and wrappers
 # of our methods.
 _BETWEEN = ("gpurbf.", "contextlib.", "sklearn.callback.")

@@ -54,8 +54,8 @@ class lazy_module:
         if self._module is None:
             self._module = importlib.import_module(self._name)
         found = getattr(self._module, attribute)
-        if is_recorded() and hasattr(found, "py_func") and not hasattr(found, "__getitem__"):
-            # A kernel (not of CUDA) runs without Python's lock; profiles count that time apart.
+        if is_recorded() and getattr(found, "targetoptions", {}).get("nogil"):
+            # The kernel runs without Python's lock; profiles count that time apart.
             return time_unlocked(found)
         return found
 

@@ -94,13 +94,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _cores() -> int:
-    """How many threads the process may use: the least of the settings of Numba and NumPy's BLAS.
+# joblib knows the quota of a container; this is read once, as Numba reads its own.
+_all_cores = functools.cache(joblib.cpu_count)
 
-    joblib's workers set both through their environment (one thread each under loky), and
-    ``threadpoolctl.threadpool_limits`` sets that of BLAS.
+
+def _cores() -> int:
+    """How many threads the process may use: the least of what Numba, NumPy's BLAS and joblib allow.
+
+    joblib's workers set the first two through their environment (one thread each under loky), and
+    ``threadpoolctl.threadpool_limits`` sets that of BLAS. A number for Numba replaces joblib's.
     """
-    return max(1, min([jit.numba.config.NUMBA_NUM_THREADS, *blas_threads.found()]))
+    most = [jit.numba.config.NUMBA_NUM_THREADS, *blas_threads.found()]
+    return max(1, min(most if "NUMBA_NUM_THREADS" in os.environ else [*most, _all_cores()]))
 
 
 def _current() -> tuple[_Limit, ...]:

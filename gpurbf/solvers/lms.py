@@ -14,6 +14,7 @@ from sklearn.utils import gen_batches
 from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.config import working_bytes
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, thread_limit
@@ -130,7 +131,7 @@ class LMS(BaseEstimator):
                         count(operations=4 * H.size * k, kind="float64", nbytes=nbytes)
             if not np.isfinite(W).all():
                 if not all(np.isfinite(H).all() for _, H in tiles):
-                    raise FloatingPointError("activations")
+                    raise OutOfRange("activations")
                 raise DivergenceError(
                     f"The output weights overflowed in epoch {epoch}: learning_rate={rate:g} is "
                     "too high for these activations. Lower it (below 2 over the largest "

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
 from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair, MatrixPair, all_rows
@@ -102,7 +103,7 @@ def begin_on_matrix(
         steps, violations = about[:, 0], about[:, 1]
         count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")
     if np.isnan(violations).any():
-        raise FloatingPointError("kernel values")
+        raise OutOfRange("kernel values")
     at = 0
     for n, (made, violation, stuck, *summary) in zip(sizes.tolist(), about.tolist()):
         numbers, at = every[at : at + 7 * n].reshape(7, n), at + 7 * n
@@ -273,7 +274,7 @@ class BinarySolver:
             self.numbers, members, last, self.size, self.tol
         )
         if violation != violation:
-            raise FloatingPointError("kernel values")
+            raise OutOfRange("kernel values")
         if not self._trusted(max(violation, self.tol)):
             self._evaluate()
             self.plane.forget()
@@ -378,7 +379,7 @@ class BinarySolver:
                 count(operations=operations, kind="float64", nbytes=rows[0].nbytes)
             self.steps, since = self.steps + done, since + done
             if violation != violation:
-                raise FloatingPointError("kernel values")
+                raise OutOfRange("kernel values")
             ended = stuck or done < left or self.steps == self.max_iter
             if ended or self.check(self.steps, violation):
                 return violation, True

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import stage
 from gpurbf.svm import binary
@@ -98,7 +99,7 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
                         rounds.step(wave)
                 state, steps, violation = rounds.progress()
             if (state == cuda_smo_kernels.NOT_FINITE).any():
-                raise FloatingPointError("kernel values")
+                raise OutOfRange("kernel values")
             for p in active[state[active] == cuda_smo_kernels.DOUBTED].tolist():
                 rounds.correct(p)
             going = state[active] != cuda_smo_kernels.ENDED
@@ -120,7 +121,7 @@ def _solution(problems: Problems, p: int, point: np.ndarray, steps: int, tol: fl
     numbers[1:5] = np.minimum(bounds, 0.0), np.maximum(bounds, 0.0), *point
     violation = smo_kernels.kkt_violation(numbers)
     if np.isnan(violation):
-        raise FloatingPointError("kernel values")
+        raise OutOfRange("kernel values")
     return solution_of(numbers, steps, violation, tol)
 
 

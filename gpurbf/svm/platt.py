@@ -24,6 +24,8 @@ N_FOLDS = 5
 _CERTAIN = 1e-7
 # Outputs whose relative difference is at most this differ only by rounding.
 _ROUNDING = 1e-9
+# A would overflow for outputs that differ by so little.
+_VANISHING = 1e-300
 # Coefficients in the systems of linear equations that a thread solves together, in its cache.
 _MAX_NUMBERS = 1 << 17
 
@@ -80,7 +82,15 @@ def fit_sigmoid(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     f = np.concatenate([first, second])
     # Platt's targets, which keep A finite where the classes are separated.
     t = np.repeat([(n_first + 1) / (n_first + 2), 1 / (n_second + 2)], [n_first, n_second])
-    F = np.stack([f, np.ones_like(f)])
+    start = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
+    if np.ptp(f) <= max(_ROUNDING * np.abs(f).max(), _VANISHING):
+        # Outputs are equal, so only A f + B is known: take A and B nearest to the start, as LIBSVM.
+        way = np.array([f[0], 1.0])
+        return start + way * (np.log(1 / t.mean() - 1) - start[1]) / (way @ way)
+    # The search is for numbers of the size of 1; outputs may be far smaller, as they grow with C.
+    mean = f.mean()
+    size = np.abs(f - mean).mean()
+    F = np.stack([(f - mean) / size, np.ones_like(f)])
 
     def log_loss(line: np.ndarray) -> tuple[float, np.ndarray]:
         z = line @ F
@@ -90,15 +100,10 @@ def fit_sigmoid(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         p = expit(-(line @ F))
         return (F * (p * (1 - p))) @ F.T
 
-    start = np.array([0.0, np.log((n_second + 1) / (n_first + 1))])
-    if np.ptp(f) <= _ROUNDING * np.abs(f).max():
-        # Outputs are equal, so only A f + B is known: take A and B nearest to the start, as LIBSVM.
-        way = np.array([f[0], 1.0])
-        return start + way * (np.log(1 / t.mean() - 1) - start[1]) / (way @ way)
-    found = scipy.optimize.minimize(
+    a, b = scipy.optimize.minimize(
         log_loss, start, jac=True, hess=hessian, method="trust-exact", options={"gtol": 1e-5}
-    )
-    return found.x
+    ).x / [size, 1]
+    return np.array([a, b - a * mean])
 
 
 def pair_probabilities(outputs: np.ndarray, A: np.ndarray, B: np.ndarray) -> np.ndarray:

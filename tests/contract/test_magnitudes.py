@@ -28,6 +28,7 @@ MODELS = [
 REFUSED = [(model, scale) for model in MODELS for scale in (1e155, 1e200, 1e-200)]
 # SVC answers where scikit-learn's does.
 REFUSED += [(SVC(), 1e155), (SVC(), 1e200)]
+REFUSED += [(RBFLayer(30, kernel="laplacian", precision="float32", random_state=0), 1e-24)]
 CLASSIFIERS = [RBFClassifier(30, alpha=1e-4, random_state=0), FSVC(random_state=0), SVC()]
 OUTSIDE = "ignore:.*outside the radius of every center:UserWarning"
 
@@ -42,6 +43,12 @@ def test_data_whose_squares_overflow_or_vanish_are_an_error_that_names_column_an
         ValueError, match=rf"column {column} of X reaches {largest}.*[Ss]cale the data"
     ):
         clone(model).fit(data, CLASSES)
+
+
+def test_a_gamma_that_vanishes_is_an_error_too():
+    """Squares overflow, and squared distances do not."""
+    with pytest.raises(ValueError, match="Scale the data"):
+        SVC().fit(1e153 * X, y)
 
 
 def test_the_column_is_called_by_its_name_and_sparse_data_have_columns_too():

@@ -151,6 +151,19 @@ def test_a_changed_or_refitted_model_answers_as_it_is(patched):
     assert np.array_equal(copied.predict(X), model.predict(X))
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_refused_fit_leaves_the_model_as_it_was(patched):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(X).rename(columns="p{}".format)
+    model = patched().fit(frame, Y)
+    expected = vars(model).copy()
+    for labels, C in ((Y[:10], 1.0), (np.zeros(len(X)), 1.0), (Y, -1.0)):
+        with pytest.raises(ValueError, match=r"inconsistent|number of classes|'C' parameter"):
+            model.set_params(C=C).fit(frame, labels)
+    assert model.set_params(C=1.0) and vars(model) == expected
+    model.predict(frame)
+
+
 def test_clones_grids_and_pickles_work_in_other_processes(patched, tmp_path):
     grid = {"C": [0.1, 10], "gamma": [0.01, 0.1]}
     models = clone(patched()), SVC(), ORIGINAL()

@@ -6,10 +6,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from callers import Callback
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 
 from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf.centers import CENTERS
 from gpurbf.estimators import _validation
 from gpurbf.runtime import threads
 
@@ -253,7 +255,7 @@ def test_a_first_batch_that_lacks_classes_is_told_where_it_decides_something(mod
 @pytest.mark.parametrize("kind", [RBFClassifier, RBFLayer, SVC])
 def test_a_kernel_that_gives_nan_is_named(kind):
     model = kind(kernel=(lambda A, B: A @ B.T * np.nan) if kind is SVC else (lambda d: d * np.nan))
-    with pytest.raises(ValueError, match=r"Or kernel=<function .*> gives NaN or such numbers"):
+    with pytest.raises(ValueError, match=r"kernel=<function .*> gives NaN or "):
         model.fit(X, y)
         model.transform(X)
 
@@ -269,3 +271,29 @@ def test_class_weights_are_found_by_labels_that_are_digits_in_text(model):
         clone(model).set_params(class_weight=part).fit(X, y.astype(str))
     with pytest.raises(ValueError, match=r"classes, \['0', '1', '2'\], are not in class_weight"):
         clone(model).set_params(class_weight={"3": 1.0}).fit(X, y.astype(str))
+
+
+class Failing(Callback):
+    """A callback with an error of its own."""
+
+    def on_fit_task_end(self, *_):
+        raise FloatingPointError("mine")
+
+
+@pytest.mark.parametrize("model", [SVC(), RBFClassifier(5), FSVC(1.5)])
+def test_an_error_of_the_callers_own_code_stays_as_it_is(model):
+    with pytest.raises(FloatingPointError, match=r"^mine$"):
+        clone(model).set_callbacks(Failing()).fit(X, y)
+
+
+def test_a_list_is_no_backend():
+    with pytest.raises(ValueError, match=r"Unknown backend \['numpy'\]"):
+        RBFLayer(5, backend=["numpy"]).fit(X)
+
+
+def test_centers_do_not_change_with_the_samples_that_a_rule_returns(monkeypatch):
+    monkeypatch.setitem(CENTERS, "first", lambda X, y, n, **_: X[:n])
+    samples = np.array(X)
+    layer = RBFLayer(5, centers="first").fit(samples)
+    samples[:] = 0
+    np.testing.assert_array_equal(layer.centers_, X[:5])

@@ -1,11 +1,15 @@
 """While kernels are compiled, one line says so; where they are in the cache, none."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from callers import run_python
 
 from gpurbf.runtime import jit
+from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.stages import Recorder
+from gpurbf.svm import _smo_kernels
 
 OURS, OTHERS = ({"module": name} for name in ("gpurbf.svm.pairs", "numba.np.arrayobj"))
 NESTED = [(1, 0.0, OURS), (1, 0.2, OTHERS), (-1, 0.2, OTHERS), (-1, 0.2, OURS)]
@@ -61,3 +65,15 @@ def test_without_a_folder_the_error_says_what_to_set():
     )
     done = run_python(code, check=False)
     assert "set NUMBA_CACHE_DIR" in done.stderr.splitlines()[-1]
+
+
+def test_only_kernels_without_pythons_lock_are_timed_as_such():
+    kernels = lazy_module("gpurbf.svm._smo_kernels")
+    with Recorder():
+        assert kernels.kkt_summary is _smo_kernels.kkt_summary
+        assert kernels.solve_block is not _smo_kernels.solve_block
+
+
+def test_the_folder_that_is_named_contains_those_of_all_kernels():
+    folders = [kernel.stats.cache_path for kernel in (_smo_kernels.solve_block, jit._cached)]
+    assert all(Path(folder).is_relative_to(jit.cache_folder()) for folder in folders)

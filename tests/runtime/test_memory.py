@@ -25,7 +25,7 @@ def test_centers_that_cannot_fit_name_the_bytes(monkeypatch, model):
     monkeypatch.setattr(memory, "free_bytes", lambda **_: 100e6)
     monkeypatch.setattr(HiddenLayer, "gram", lambda *_: pytest.fail("work began"))
     with pytest.raises(
-        MemoryError, match=r"3,000 centers.* 0\.1 GB, but only 0\.1 GB are free.*lms"
+        MemoryError, match=r"3,000 centers.* 0\.1 GB, but only 0\.1 GB are free.*cg"
     ):
         model.fit(X, y)
 

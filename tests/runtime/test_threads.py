@@ -362,3 +362,13 @@ for call in (numbers, pairs):
 def test_an_interrupt_at_any_moment_lets_the_next_call_work():
     """And the process end: threads that wait for ever would hold it."""
     run_python(INTERRUPTED)
+
+
+def test_a_quota_that_joblib_knows_limits_threads_unless_numba_is_given_a_number(monkeypatch):
+    monkeypatch.setattr(threads, "_all_cores", lambda: 2)
+    monkeypatch.setattr(threads.blas_threads, "found", lambda: [9])
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 8)
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    assert threads._cores() == 2
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "8")
+    assert threads._cores() == 8

@@ -1,5 +1,7 @@
 """Conjugate gradients agree with closed forms, for any centers, weights, backend and memory."""
 
+import re
+
 import callers
 import numpy as np
 import pytest
@@ -344,3 +346,14 @@ def test_the_default_takes_it_for_many_centers(monkeypatch):
     assert many.solver_info_.startswith("auto: cg, 101 centers are over 100: least squares")
     assert not hasattr(few, "n_iter_")
     assert not hasattr(many.set_params(solver="ridge").fit(X, y), "n_iter_")
+
+
+@pytest.mark.parametrize("m", [60, 200])
+def test_the_memory_that_is_named_keeps_h(m):
+    A, b = make_moons(600, noise=0.3, random_state=0)
+    model = RBFClassifier(m, solver="cg", random_state=0)
+    with config_context(memory=0.1):
+        said = model.fit(A, b).solver_info_
+    named = float(re.search(r"memory=([\d.]+)\) keeps it", said).group(1))
+    with config_context(memory=named):
+        assert "H kept in" in model.fit(A, b).solver_info_

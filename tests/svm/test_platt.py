@@ -33,13 +33,17 @@ def test_a_subclass_has_probabilities_of_its_own_kernel():
     assert model.to_sklearn().get_params() == expected.to_sklearn().get_params()
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1, 1e4])
-def test_a_sigmoid_is_that_of_scikit_learns_calibration(scale):
+@pytest.mark.parametrize("scale", [1e-100, 1e-7, 1, 1e4, 1e100])
+@pytest.mark.parametrize("offset", [0, -3, 1e4])
+def test_a_sigmoid_is_that_of_scikit_learns_calibration(scale, offset):
+    """Whatever size outputs have, only the line is another."""
     rng = np.random.default_rng(0)
     f = rng.normal(size=500)
     first = f + rng.normal(size=500) > 0.3
-    found = fit_sigmoid(scale * f[first], scale * f[~first])
-    np.testing.assert_allclose(found, _sigmoid_calibration(scale * f, first), rtol=1e-4)
+    A, B = _sigmoid_calibration(f, first)
+    moved = scale * (f + offset)
+    found = fit_sigmoid(moved[first], moved[~first])
+    np.testing.assert_allclose(found, [A / scale, B - A * offset], rtol=1e-4)
 
 
 def test_separated_or_constant_outputs_have_finite_sigmoids():
@@ -152,3 +156,8 @@ def test_coupling_does_not_depend_on_the_other_samples(n_classes, n):
     alone = np.concatenate([class_probabilities(row, n_classes) for row in r[::7, None]])
     np.testing.assert_array_equal(class_probabilities(r, n_classes)[::7], alone)
     assert class_probabilities(r[:0], n_classes).shape == (0, n_classes)
+
+
+def test_data_whose_gamma_would_be_infinite_have_probabilities_of_a_linear_kernel():
+    model = SVC(kernel="linear", probability=True, random_state=0).fit(X[:200] * 1e-160, Y[:200])
+    assert np.isfinite(model.predict_proba(X_TEST * 1e-160)).all()

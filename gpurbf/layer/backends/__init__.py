@@ -228,7 +228,7 @@ def get_backend(
         elif (wanted := os.environ.get("GPURBF_BACKEND") or "auto") != "auto":
             name, reason = wanted, f"GPURBF_BACKEND={wanted}"
     if name != "auto":
-        if name not in LOADERS:
+        if not isinstance(name, str) or name not in LOADERS:
             known = sorted(LOADERS)
             raise ValueError(f"Unknown backend {name!r} ({reason}): use 'auto' or one of {known}.")
         named = _attempt(LOADERS[name])

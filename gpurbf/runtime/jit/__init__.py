@@ -6,6 +6,7 @@ llvm.py      what Numba lacks: calls by address, attributes of functions, vector
 cuda_api.py  the one import of numba.cuda
 """
 
+import pathlib
 import sys
 import time
 
@@ -36,8 +37,9 @@ except RuntimeError as error:
 
 
 def cache_folder():
-    """Where compiled kernels are kept."""
-    return _cached.stats.cache_path
+    """Where compiled kernels are kept: it has one folder for those of each of our folders."""
+    path = pathlib.Path(_cached.stats.cache_path)
+    return str(path.parents[2] if path.name == "__pycache__" else path.parent)
 
 
 class Announcer(event.Listener):

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
-from gpurbf.runtime.errors import warn
+from gpurbf.runtime.errors import OutOfRange, warn
 from gpurbf.runtime.stages import stage
 from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, System
 
@@ -219,7 +219,7 @@ class CG(BaseEstimator):
         if W.shape != shape or not np.isfinite(W).all():
             raise ValueError(
                 f"start must be finite numbers of shape {shape}, a row for each center and a "
-                f"column for each output, got shape {W.shape}."
+                f"column for each output, got {'NaN' if W.shape == shape else W.shape}."
             )
         return system.start(W)
 
@@ -242,7 +242,7 @@ def _iterations(system: System, V: np.ndarray, R: np.ndarray, B: np.ndarray) -> 
         R -= step * Z
         before, residual = now, float((np.linalg.norm(R, axis=0) / norms).max())
         if not np.isfinite(residual):
-            raise FloatingPointError("sums over the hidden layer")
+            raise OutOfRange("sums over the hidden layer")
         yield residual
 
 

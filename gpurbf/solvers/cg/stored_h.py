@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -59,7 +60,7 @@ def rows_of(
         return rows_of(layer, X, shift, None, triangle=triangle)  # H does not fit into 16 bits
     if keeps:
         return rows, f"H kept in {kind}"
-    memory = f"config_context(memory={size / _KEPT_SHARE / 2**20:.0f})"
+    memory = f"config_context(memory={math.ceil(size / _KEPT_SHARE / 2**20)})"
     return rows, f"H made anew in every iteration: {memory} keeps it in {kind}"
 
 

@@ -35,12 +35,13 @@ import numpy as np
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import FORCED
 from gpurbf.layer import Layer, activations
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
 from gpurbf.solvers.ridge import Ridge
-from gpurbf.solvers.ridge.fixed_point import fixed_point, tolerable
+from gpurbf.solvers.ridge.fixed_point import LEAST_ROWS_PER_CENTER, fixed_point, tolerable
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, relative_to
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class LeastSquares:
         self.trace = self.squares + n * float(self.offset @ (self.offset - 2 * self.mean))
         self.ridge = self.alpha * relative_to(self.trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
-            raise FloatingPointError("sums over the hidden layer")
+            raise OutOfRange("sums over the hidden layer")
         self.preconditioner = _preconditioner(self, _MAX_FALKON_CENTERS)
 
     def _keep(self) -> None:
@@ -124,6 +125,7 @@ class LeastSquares:
         """Whether rows in multiples of that step are as good as those not rounded."""
         m, n = len(self.mean), float(self.w.sum())
         spread = self.squares - n * float(self.mean @ self.mean)
+        n = max(n, LEAST_ROWS_PER_CENTER * m * n / len(self.w))
         return tolerable(m * n * step**2 / 12, spread, self.alpha)
 
     def factorised(self) -> Falkon:

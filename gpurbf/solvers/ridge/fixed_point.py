@@ -20,6 +20,9 @@ _MAX_CENTERS_EVALUATED = 1024
 _SHIFT_ROWS = 1024
 # Maximum fraction of the ridge that rounding may add to it.
 _MAX_NOISE = 0.1
+# Errors of H also turn residuals into weights, which costs up to their share of the ridge, times
+# m / N, of the sum of squared residuals. As if there were so many rows, that is 2 % at most.
+LEAST_ROWS_PER_CENTER = 5
 
 
 def tolerable(noise: float, spread: float, alpha: float) -> bool:

@@ -13,11 +13,12 @@ from gpurbf.data.exact_sums import exact_sum
 from gpurbf.layer import Layer
 from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.linalg import mirror
 from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited, parallel_rows, single_threaded_blas
-from gpurbf.solvers.ridge.fixed_point import tolerable
+from gpurbf.solvers.ridge.fixed_point import LEAST_ROWS_PER_CENTER, tolerable
 
 # Rows of a matrix that a thread adds to at a time.
 _ROWS_PER_BLOCK = 256
@@ -72,7 +73,7 @@ class NormalEquations:
         check_room(
             12 * n_centers * n_centers,
             f"HᵀH of {n_centers:,} centers and its factor",
-            "take fewer centers, or a solver that keeps no sums, such as solver='lms'",
+            "take fewer centers, or RBFClassifier's solver='cg', which keeps no sums",
         )
         self.shift, self.grid, self.alpha = shift, grid, float(alpha)
         # The layer decides where the sums are; None, before the first rows and in a pickle: NumPy.
@@ -98,7 +99,7 @@ class NormalEquations:
         shift = np.zeros(m)
         shift[places] = self.shift
         larger = NormalEquations(len(self.targets), shift)
-        G = np.require(to_host(self.G), requirements="W")  # joblib maps it from a file, read-only
+        G = np.array(to_host(self.G))
         mirror(G)  # places need not be in order
         larger.G[np.ix_(places, places)] = G
         larger.B[places] = to_host(self.B)
@@ -108,7 +109,7 @@ class NormalEquations:
     def coarse(
         self, layer: Layer, double: Layer, X: Any, weights: np.ndarray | None = None
     ) -> bool:
-        """Whether rounding of H adds more than a tenth to the penalty.
+        """Whether rounding of H adds more than a tenth to the penalty, or costs more than that.
 
         Rounding, to the grid and to the dtype of the layer, is measured on some of the rows added,
         X with these weights, for which ``double`` gives H in float64. Errors of many rows or
@@ -144,7 +145,8 @@ class NormalEquations:
                 return False  # `equations` raises the error
             s = len(errors)
             largest = np.linalg.eigvalsh(errors @ errors.T)[-1] / (s**0.5 + m**0.5) ** 2
-        return not tolerable(largest * m * self.n_rows, spread, self.alpha)
+        n_rows = max(self.n_rows, LEAST_ROWS_PER_CENTER * m)
+        return not tolerable(largest * m * n_rows, spread, self.alpha)
 
     def no_grid(self, layer: Layer) -> bool:
         """Whether sums that could be exact are not, as the grid is too coarse for the centers."""
@@ -236,7 +238,7 @@ class NormalEquations:
             _add_outer(A, shift, sums)
         scale = float(xp.trace(A)) / m
         if not np.isfinite(scale):
-            raise FloatingPointError("sums over the hidden layer")
+            raise OutOfRange("sums over the hidden layer")
         return Equations(A, B, mean, target_mean, relative_to(scale, squares))
 
     def summed(self, H: Any, roots: np.ndarray | None = None) -> Any:
