@@ -146,9 +146,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     ``"ridge"`` with 256 centers or more rounds H to 15 bits and then sums HᵀH exactly, unless
     `precision` forces another arithmetic. Rounding, to 15 bits or to float32, acts like an
     additional penalty, which is estimated from the sums. If it exceeds a tenth of the penalty, or
-    if there are no more samples than centers, the sums are made again in float64. Copies of a
-    sample count once if 64 evenly spaced samples show that there are copies. Then the model also
-    predicts in float64, and ``solver_info_`` says so.
+    may cost more than 2 % of the squared residuals, or if there are no more samples than centers,
+    the sums are made again in float64. Copies of a sample count once if 64 evenly spaced samples
+    show that there are copies. Then the model also predicts in float64, and ``solver_info_`` says
+    so.
 
     ``"cg"`` minimises the same objective as ``"ridge"``, unless all samples are centers and the
     kernel is positive definite. Then H = K, and it solves kernel ridge regression, whose penalty is
