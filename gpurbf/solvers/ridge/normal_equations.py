@@ -211,7 +211,7 @@ class NormalEquations:
         Parameters
         ----------
         fit_intercept, keep : bool
-            See `solve`.
+            See `Ridge.solve`.
 
         Returns
         -------
