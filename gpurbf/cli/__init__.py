@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from gpurbf import __version__
 
-__all__ = ["COMMANDS", "UserError", "exit_status", "into_pipe", "main", "module_of"]
+__all__ = ["BACKEND", "COMMANDS", "UserError", "exit_status", "into_pipe", "main", "module_of"]
 
 
 # Each command is a module of this package ("-" becomes "_"), imported only if it is used. It has
@@ -24,6 +24,10 @@ COMMANDS = {
     "run": "Run a program unchanged, with scikit-learn's SVC replaced by gpurbf's.",
     "warmup": "Compile all kernels for this CPU now, so that no first call has to wait.",
 }
+
+
+# Of the option --backend of several commands.
+BACKEND = "where the kernel is computed (default: auto)"
 
 
 def module_of(command: str) -> str:

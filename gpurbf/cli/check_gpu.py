@@ -19,8 +19,10 @@ from gpurbf.svm import cuda_check
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("--thorough", action="store_true", help="more cases (minutes)")
-    parser.add_argument("--backend", choices=GPUS, action="append", help="default: all of them")
+    parser.add_argument("--thorough", action="store_true", help="check more cases; takes minutes")
+    parser.add_argument(
+        "--backend", choices=GPUS, action="append", help="may be given twice (default: both)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

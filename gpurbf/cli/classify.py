@@ -21,7 +21,7 @@ import numpy as np
 
 import gpurbf
 from gpurbf import datasets
-from gpurbf.cli import UserError
+from gpurbf.cli import BACKEND, UserError
 from gpurbf.datasets import Images
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.runtime.lazy import lazy_module, without_collecting
@@ -52,10 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="DIR is a folder of IDX files (gzip or plain) with MNIST's file names; mnist and "
         "fashion-mnist are first looked for in $GPURBF_TEST_DATA (default: digits)",
     )
-    parser.add_argument("--estimator", default="all", choices=[*ESTIMATORS, "all"])
-    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
     parser.add_argument(
-        "--out", default="gpurbf-out", metavar="DIR", help="folder for pictures (%(default)s)"
+        "--estimator", default="all", choices=[*ESTIMATORS, "all"], help="classifier (default: all)"
+    )
+    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS], help=BACKEND)
+    parser.add_argument(
+        "--out", default="gpurbf-out", metavar="DIR", help="where pictures go (default: gpurbf-out)"
     )
     parser.add_argument(
         "--verbose", action="store_true", help="print progress, and what ran, to stderr"

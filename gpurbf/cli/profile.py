@@ -7,7 +7,7 @@ import csv
 import os
 from pathlib import Path
 
-from gpurbf.cli import UserError
+from gpurbf.cli import BACKEND, UserError
 from gpurbf.cli.classify import ESTIMATORS, images, say
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.profiling import scaling
@@ -20,13 +20,10 @@ _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("--estimator", default="rbf", choices=list(ESTIMATORS))
-    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
+    parser.add_argument("--estimator", default="rbf", choices=[*ESTIMATORS], help="(default: rbf)")
+    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS], help=BACKEND)
     parser.add_argument(
-        "--centers",
-        type=int,
-        metavar="m",
-        help="number of centers of rbf, maximum of fsvc (default: the estimator's own)",
+        "--centers", type=int, metavar="m", help="number for rbf, limit for fsvc (default: its own)"
     )
     parser.add_argument(
         "--data",
@@ -34,13 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="data_home",
         default=os.environ.get("GPURBF_TEST_DATA"),
         metavar="DIR",
-        help="folder with MNIST (default: $GPURBF_TEST_DATA; without it scikit-learn's digits)",
+        help="folder with MNIST's files (default: $GPURBF_TEST_DATA, else scikit-learn's digits)",
     )
     parser.add_argument(
         "--threads",
         metavar="1,2,16",
-        help="also estimate the training time with so many threads, from a fit with at most two; "
-        "the picture shows it",
+        help="also estimate the training time with these numbers of threads; the fit then uses at "
+        "most two; --out writes this table",
     )
     parser.add_argument("--quick", action="store_true", help="use scikit-learn's digits")
     parser.add_argument(
@@ -59,6 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--centers: {arguments.estimator} chooses its own centers; leave it out.")
     threads = _numbers(arguments.threads)
     quick = arguments.quick or arguments.data_home is None
+    if not quick and not Path(arguments.data_home).is_dir():
+        raise UserError(f"--data {arguments.data_home}: no such folder; --quick takes the digits.")
     try:
         get_backend(arguments.backend)  # refuse it before the data are read
         estimator = ESTIMATORS[arguments.estimator](1400 if quick else 60_000, arguments.backend)
@@ -73,8 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
     print(found)
-    rows = found.scaling(threads)
-    if rows:
+    if rows := found.scaling(threads):
         print(f"\nTraining with more threads, modelled:\n\n{markdown_table(*scaling.table(rows))}")
     if out:
         _write(found, rows, out)
@@ -82,10 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _numbers(text: str | None) -> list[int]:
     """Read the option --threads."""
-    try:
-        numbers = [int(each) for each in text.split(",")] if text else []
-    except ValueError:
-        numbers = [0]
+    numbers = [int(n) if n.strip().isdecimal() else 0 for n in text.split(",")] if text else []
     if min(numbers, default=1) < 1:
         raise UserError(f"--threads {text}: give numbers >= 1 like 1,2,16.")
     return numbers

@@ -18,6 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 
 import gpurbf
+from gpurbf.cli import BACKEND
 from gpurbf.layer.activation import METRICS, PROFILES
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.runtime.lazy import lazy_module
@@ -40,7 +41,7 @@ _KINDS: dict[str, Callable[[np.ndarray], Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS])
+    parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS], help=BACKEND)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -50,8 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     # In two processes, as Numba compiles one kernel at a time. They have few kernels in common.
     cores = joblib.cpu_count()
     with joblib.parallel_config("loky", n_jobs=min(2, cores), inner_max_num_threads=cores):
-        tasks = (joblib.delayed(use)(arguments.backend, svc) for svc in (True, False))
-        joblib.Parallel()(tasks)
+        joblib.Parallel()(joblib.delayed(use)(arguments.backend, svc) for svc in (True, False))
     print(f"kernels are kept in {folder}")
 
 

@@ -50,20 +50,20 @@ Chosen = tuple[Distinct, Copies]
 class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """RBFClassifier with its penalty and width chosen by the leave-one-out error.
 
-    One training for each width gives the error of all penalties in closed form. With one width and
-    20 penalties the fit takes one to two times as long as that of :class:`RBFClassifier`, and there
-    is no refit.
+    One training for each width gives the error of all penalties in closed form, and there is no
+    refit. With 20 penalties and one width the fit was measured to take 1.1 to 2.1 times as long as
+    that of :class:`RBFClassifier`, with five widths 7.7 to 16 times as long.
 
     Parameters
     ----------
-    n_centers : int or "auto", default="auto"
+    n_centers : int, "auto" or "all", default="auto"
         See :class:`RBFClassifier`, also for the parameters not described here.
     alphas : array-like of shape (n_alphas,) or None, default=None
         Penalties to try, relative to the mean diagonal of HᵀH, > 0. None: 20 from 1e-6 to 1, each
         about twice the one before.
     gammas : array-like of shape (n_gammas,), default=(1.0,)
-        Widths to try, as multiples of the value of `gamma`; with ``gamma=1.0`` they are the widths
-        themselves. Each takes one more pass over the samples.
+        Values of gamma to try, as multiples of `gamma`; with ``gamma=1.0`` they are the values
+        themselves. A larger one is a narrower kernel. Each takes one more pass over the samples.
     scoring : str, callable or None, default=None
         Score of the outputs of samples left out; larger is better. A name of
         :func:`sklearn.metrics.get_scorer_names` or ``scorer(estimator, outputs, y)``, which also
@@ -103,7 +103,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     alpha_ : float
         The penalty chosen.
     gamma_ : float
-        The width chosen, as a number.
+        The gamma chosen, as a number.
     best_params_ : dict
         Both, as parameters of :class:`RBFClassifier`.
     best_score_ : float
@@ -149,7 +149,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
 
     def __init__(
         self,
-        n_centers: int | Literal["auto"] = "auto",
+        n_centers: choices.Count = "auto",
         *,
         alphas: choices.Values | None = None,
         gammas: choices.Values = (1.0,),

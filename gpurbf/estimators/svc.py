@@ -159,7 +159,7 @@ class SVC(
     backend : str, default="auto"
         Where the kernel is evaluated: "numba", "mkl", "numpy" or "auto"; on an NVIDIA GPU, which
         "auto" does not take here, "cupy" or "numba-cuda". Sparse data too wide to be made dense are
-        evaluated by SciPy's sparse products, which only "auto" allows.
+        multiplied by SciPy, or refused if this parameter (not a setting) names a backend.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         Arithmetic of the distances, see :class:`RBFLayer`.
     n_jobs : int or None, default=None

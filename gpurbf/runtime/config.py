@@ -50,7 +50,7 @@ def set_config(**settings: Any) -> None:
     ValueError
         For an unknown setting or a memory that is not positive and finite.
     TypeError
-        For a backend that is no string.
+        For a backend that is no string. An unknown name is an error of the next fit or prediction.
 
     Examples
     --------

@@ -209,8 +209,8 @@ def solve_block(rows, numbers, goal, max_steps):
     -------
     steps : int
     violation : float
-        ``max f (may rise) - min f (may fall)`` at the end, infinite if no step could be judged, not
-        a number if an f is not finite.
+        ``max f (may rise) - min f (may fall)`` at the end, minus infinity if no sample may rise,
+        not a number if an f is not finite.
     stuck : bool
         Whether the best step is too small for the floating-point numbers at hand.
     """

@@ -142,6 +142,7 @@ def test_the_hardest_are_the_most_confident_mistakes_then_the_closest_calls():
         (("profile", "--out", "picture.gif"), "must end in .png, .svg or .csv"),
         (("profile", "--out", "no/such/folder/p.svg"), "there is no folder no/such/folder"),
         (("profile", "--estimator", "svc", "--centers", "9"), "svc chooses its own"),
+        (("profile", "--data", "digits"), "digits: no such folder; --quick takes the digits."),
         (("profile", "--quick", "--centers", "0"), "n_centers must be >= 1"),
         (("profile", "--threads", "1,x"), "--threads 1,x: give numbers >= 1 like 1,2,16."),
         (("info", "--loud"), "unrecognized arguments: --loud"),

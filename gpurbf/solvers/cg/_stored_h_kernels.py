@@ -4,7 +4,7 @@ With few vectors, as in a solver, there is little to compute for each number of 
 converted to float64 and multiplied with all vectors in the micro-kernels while it is in the
 first-level cache.
 
-    H V     rows of a tile meet columns of V, eight partial sums an output (`scores`, "partial")
+    H V     rows of a tile meet columns of V, eight partial sums an output (`add_times`, "partial")
     Hᵀ U    panels of 16 columns meet columns of U as H meets W in `microkernels`, "score"
 """
 

@@ -213,7 +213,7 @@ class NormalEquations:
         Parameters
         ----------
         fit_intercept, keep : bool
-            See `solve`.
+            See `Ridge.solve`.
 
         Returns
         -------

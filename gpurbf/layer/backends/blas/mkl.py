@@ -48,7 +48,7 @@ def _library() -> ctypes.CDLL:
             if hasattr(library, "cblas_sgemm_64"):
                 return library
     raise BackendUnavailable(
-        "no MKL found: pip install mkl (x86-64 Linux and Windows), or use backend='numpy'"
+        'no MKL: in a copy of gpurbf, pip install ".[mkl]" (x86-64 Linux, Windows), or use "numpy"'
     )
 
 
