@@ -216,8 +216,7 @@ class KernelRows:
             return np.ones(N), 1.0
         squares = np.empty(N)
         for rows in gen_batches(N, _NORM_ROWS):
-            part = self.X[rows].numbers().astype(np.float64)
-            squares[rows] = squared_norms(part)
+            squares[rows] = squared_norms(self.X[rows].numbers().astype(np.float64))
         with np.errstate(over="ignore", invalid="ignore"):  # the solver checks for it
             values = FORMULAS[str(a.profile)]
             most = values(np.asarray(squares.max(initial=0.0)), a._replace(coef0=abs(a.coef0)))
@@ -331,8 +330,7 @@ def subtract_rows(
     If the rows are on a device, the sums are made there, and only they are copied.
     """
     if (xp := library(rows)) is not np:
-        total = xp.zeros(len(f))
-        there, factors = xp.asarray(slots), xp.asarray(change)
+        total, there, factors = xp.zeros(len(f)), xp.asarray(slots), xp.asarray(change)
         for start in range(0, len(slots), _DEVICE_ROWS):
             part = slice(start, start + _DEVICE_ROWS)
             total += factors[part] @ rows[there[part]].astype(np.float64)

@@ -81,8 +81,7 @@ class RowCache:
             )
             if len(missing):
                 self.kernel.values(missing, self.columns, self.rows, where)
-            part = change[start : start + len(places)]
-            subtract_rows(self.rows, places, part, f)
+            subtract_rows(self.rows, places, change[start : start + len(places)], f)
             start += len(places)
 
     def grow(self, wanted: int) -> None:

@@ -154,8 +154,7 @@ class RidgeSolution:
         -------
         outputs : ndarray of shape (N, k), float64
         """
-        n = len(H)
-        own = own or OwnCenters(np.empty(0, np.intp), np.empty((len(self.W), 0)))
+        n, own = len(H), own or OwnCenters(np.empty(0, np.intp), np.empty((len(self.W), 0)))
         step = _ROWS_LEFT_OUT if library(H) is np else max(1, n)
         parts = [slice(i, min(i + step, n)) for i in range(0, max(1, n), step)]
         works = [partial(self._left_out, H[p], T[p], weights[p], own.within(p)) for p in parts]

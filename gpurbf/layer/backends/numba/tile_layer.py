@@ -117,8 +117,7 @@ class TileLayer:
         size = microkernel_table.padded(self.m, strip)
         panels = self._panels = packing.aligned((size * self.width,), of.c)
         terms = self._terms = np.empty(size, of.out)
-        given = kind, self.width, size // strip, self.sparse
-        self._strips, self._places = packing.strips_of(*given)
+        self._strips, self._places = packing.strips_of(kind, self.width, size // strip, self.sparse)
         layer_words = driver.LayerWords(
             *self._addresses,
             kind.rows,
