@@ -173,13 +173,12 @@ class NormalEquations:
             else:  # zeros, which need not be copied to a device
                 self.G, self.B = xp.zeros(self.G.shape), xp.zeros(self.B.shape)
             targets = np.column_stack([T, np.ones(len(T))])
-            out = self.G, self.B
-            layer.gram(X, targets, weights, self.shift, out=out, grid=self.grid)
+            layer.gram(X, targets, weights, self.shift, out=(self.G, self.B), grid=self.grid)
         self.n_rows += len(T)
         if weights is None:  # targets are whole numbers
             totals: list[Any] = [Fraction(total) for total in np.einsum("ij->j", targets)]
         else:
-            totals = [exact_sum(column, weights) for column in targets.T]
+            totals = [_total(column, weights) for column in targets.T]
         self.targets, self.weight = self.targets + totals[:-1], self.weight + totals[-1]
 
     def allocator(self) -> AbstractContextManager[None]:
@@ -287,6 +286,11 @@ def relative_to(scale: float, squares: float) -> float:
     It is only rounding if every center has the same activation for all samples.
     """
     return scale if scale > ROUNDING * squares else squares or 1.0
+
+
+def _total(targets: np.ndarray, weights: np.ndarray) -> Any:
+    """Σ weights · targets, exactly, for targets of few different values; zeros add nothing."""
+    return sum(Fraction(t) * exact_sum(weights[targets == t]) for t in np.unique(targets) if t)
 
 
 def _add_outer(A: Any, u: Any, v: Any) -> None:
