@@ -15,6 +15,9 @@ from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
 
+# Maximum number of rows that a thread hashes at a time.
+_ROWS = 2048
+
 
 def row_hashes(X: Any, seed: int) -> np.ndarray:
     """A 64-bit hash of each row of X, dense or CSR of any dtype: the same for equal values."""
@@ -33,7 +36,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     def tile(rows: slice) -> None:
         kernels.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
 
-    parallel_rows(tile, X.shape[0], rows_of_tile(dtype.itemsize * X.shape[1]))
+    parallel_rows(tile, X.shape[0], min(_ROWS, rows_of_tile(dtype.itemsize * X.shape[1])))
     return mix(sums)
 
 
