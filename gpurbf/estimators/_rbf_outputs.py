@@ -66,7 +66,9 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
         if normal.grid is not None or layer.dtype == np.float32:
             if normal.n_rows <= m or (all_summed and no_more_samples(X, some.X, m)):
                 return True
-        return normal.coarse(layer, layer.in_float64("numpy"), some.X, some.weights)
+        # Codes have exact distances on every backend.
+        double = layer.in_float64(None if layer.quantization and layer.xp is np else "numpy")
+        return normal.coarse(layer, double, some.X, some.weights)
 
     def _widen(self) -> None:
         """Let the layer compute in float64, in predictions too."""
