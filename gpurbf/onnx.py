@@ -66,8 +66,7 @@ class _Graph:
         """Make the node an output, in the type that the shape function gave it."""
         double = isinstance(self.outputs[number].type, DoubleTensorType)
         kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
-        names = self.outputs[number : number + 1]
-        self.Cast(node, to=kind, output_names=names).add_to(*self.place)
+        self.Cast(node, to=kind, output_names=self.outputs[number : number + 1]).add_to(*self.place)
 
     def distances(self, X: Any, C: np.ndarray, metric: str) -> Any:
         """The metric's value (N, m): dot product, Manhattan or squared Euclidean distance."""
@@ -128,8 +127,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Add a fitted model's nodes."""
     model, graph = operator.raw_operator, _Graph(operator, scope, container)
     centers, metric, activation = _layer(model)
-    X = graph.Cast(operator.inputs[0], to=TensorProto.DOUBLE)
-    D = graph.distances(X, centers, metric)
+    D = graph.distances(graph.Cast(operator.inputs[0], to=TensorProto.DOUBLE), centers, metric)
     H = graph.activations(D, activation)
     if isinstance(model, RBFLayer):
         graph.finish(0, H)
@@ -141,8 +139,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         points = scores = _outputs(graph, model, H, D)
         if n_classes == 2:  # the second class wins above 0
             points = graph.Concat(graph.Mul(scores, 0.0), scores, axis=1)
-    winner = graph.ArgMax(points, axis=1, keepdims=0)
-    label = graph.ArrayFeatureExtractor(_classes(model), winner)
+    label = graph.ArrayFeatureExtractor(_classes(model), graph.ArgMax(points, axis=1, keepdims=0))
     shape = np.array([-1], np.int64)
     graph.Reshape(label, shape, output_names=operator.outputs[:1]).add_to(scope, container)
     graph.finish(1, graph.Reshape(scores, shape) if n_classes == 2 else scores)

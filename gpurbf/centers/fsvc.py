@@ -97,8 +97,7 @@ def _by_count(
     found: dict[float, np.ndarray] = {}
 
     def count(radius: float) -> float:
-        unit = Unit(kernel, activation.metric, radius)
-        passes = Selection(rule, arithmetic, unit)
+        passes = Selection(rule, arithmetic, Unit(kernel, activation.metric, radius))
         passes.feed(X, groups, stream)
         found[radius] = passes.indices
         return len(passes.indices)

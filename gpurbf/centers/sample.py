@@ -134,8 +134,7 @@ class Distinct(NamedTuple):
 
     def merged(self, *others: Distinct) -> Distinct:
         """The distinct rows of these and of others."""
-        parts = zip(self, *others)
-        every = (None if own[0] is None else np.concatenate(own) for own in parts)
+        every = (None if own[0] is None else np.concatenate(own) for own in zip(self, *others))
         return Distinct._make(every)._once()
 
     def at(self, some: Any) -> Distinct:

@@ -171,8 +171,7 @@ class PairWork(NamedTuple):
             n_parts += 1
         parts = [part.tolist() for part in np.array_split(np.arange(n_classes), n_parts)]
         between = [[(a, b) for a in one for b in other] for one, other in combinations(parts, 2)]
-        within = [[pair] for part in parts for pair in combinations(part, 2)]
-        return cls(parts, between + within)
+        return cls(parts, between + [[pair] for part in parts for pair in combinations(part, 2)])
 
     @classmethod
     def at_once(cls, n_classes: int, n_workers: int) -> PairWork:
@@ -255,6 +254,5 @@ def _solve(
     for solution in models.solutions:
         solution.beta = solution.beta[solution.beta != 0]
     against, number = np.nonzero(models.dual_coef)
-    place = rows.places[models.support[number]]
-    coefficients = against, place, models.dual_coef[against, number]
+    coefficients = against, rows.places[models.support[number]], models.dual_coef[against, number]
     return pairs, coefficients, (models.backend, models.description), models.solutions

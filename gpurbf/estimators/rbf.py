@@ -261,8 +261,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 if len(added) < len(batches):  # a callback has ended the fit
                     rows = rows.at(slice(added[-1].stop))
                 normal = self._checked_sums(normal, rows, added)
-                left_out = self._choose_left_out(normal, rows)
-                self._solve(solver, normal, left_out, X, keep=False)
+                self._solve(solver, normal, self._choose_left_out(normal, rows), X, keep=False)
             elif solver.needs == "products":
                 T = one_hot(rows.y, len(self.classes_))
                 places = own_centers(X, self._layer())
@@ -380,8 +379,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     @stage("prepare", "samples to leave out")
     def _choose_left_out(self, normal: NormalEquations, rows: Rows) -> LeftOut:
         found = CALIBRATION.over(*rows[:3])
-        copies = copies_of(found, rows)
-        return leave_out(normal, self._layer(), found, rows.X[found.first], copies)
+        return leave_out(normal, self._layer(), found, rows.X[found.first], copies_of(found, rows))
 
     @stage("output training")
     def _solve(

@@ -734,8 +734,7 @@ class SVC(
             if layer is None:
                 outputs = row_products(X[:, self.support_], weights)
             else:
-                outputs = layer.matvec(X, weights)
-                outputs = outputs.astype(np.float64, copy=False)
+                outputs = layer.matvec(X, weights).astype(np.float64, copy=False)
         outputs += beside(outputs, self._intercept_)
         check_finite(self, X, outputs=outputs)
         return outputs

@@ -76,5 +76,4 @@ class Layer(Protocol):
 
 def activations(layer: Layer, X: Any) -> Any:
     """H of some rows as an array of the layer's library, which stays on its device."""
-    H = layer.xp.empty((X.shape[0], layer.centers.shape[0]), layer.dtype)
-    return layer.activations(X, H)
+    return layer.activations(X, layer.xp.empty((X.shape[0], layer.centers.shape[0]), layer.dtype))

@@ -70,8 +70,7 @@ def resolve_gamma(
     if gamma == "scale":
         if isinstance(weights, np.ndarray) and weights.max(initial=0) > _MOST_SUMMED:
             weights = weights * 2.0**-512  # only their ratios count
-        variance = _variance(X, weights)
-        squared = (n * n if metric == "manhattan" else n) * variance
+        squared = (n * n if metric == "manhattan" else n) * _variance(X, weights)
     else:
         squared = 2 * _median_distance(X, metric, random_state) ** 2
     if not squared > 0:

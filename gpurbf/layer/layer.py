@@ -327,8 +327,7 @@ class HiddenLayer:
                 yield _Block(rows, self._prepare(self.dtype, None), dense)
                 continue
             for some, samples in by_row(dense, self.quantization):
-                whole = isinstance(some, slice)
-                yield self._block(rows if whole else rows.start + some, samples)
+                yield self._block(rows if isinstance(some, slice) else rows.start + some, samples)
 
     def _block(self, rows: slice | np.ndarray, samples: Samples) -> _Block:
         """The block of samples that are on the layer's quantization, or not on it."""

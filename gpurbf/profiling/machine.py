@@ -204,5 +204,4 @@ def peak(name: str) -> float:
         parallel_for(lambda thread: peak_kernels.run(name, steps), n_threads)
 
     steps = max(steps, int(steps * _PEAK_SECONDS / best_seconds(run, 2)))  # the first one compiles
-    operations = n_threads * steps * peak_kernels.operations_a_step(name)
-    return operations / best_seconds(run, _PEAK_RUNS)
+    return n_threads * steps * peak_kernels.operations_a_step(name) / best_seconds(run, _PEAK_RUNS)

@@ -71,8 +71,7 @@ def support_layer(
         return layer, OutputWeights(np.eye(len(sums)))
     dtype = np.float64 if precision == "float64" else np.float32
     if precision not in FORCED:
-        sizes = functools.partial(_sizes, samples, W)
-        dtype = arithmetic(samples, activation, backend, sizes, tol)
+        dtype = arithmetic(samples, activation, backend, functools.partial(_sizes, samples, W), tol)
     weights: np.ndarray | GroupedWeights = W
     if backend[0].xp is not np or W.shape[1] <= _MAX_DENSE_PAIRS:
         weights = W.dense()

@@ -101,8 +101,7 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
         error = np.subtract(single, double, dtype=np.float64)
     if "tf32" in layers[0].backend.precisions:  # cuBLAS computes the products
         error *= _OTHER_KERNELS
-    same = rows[:, None] == columns
-    between = np.where(same, 0.0, error)[:, : len(spread)]
+    between = np.where(rows[:, None] == columns, 0.0, error)[:, : len(spread)]
     # One sample's error is a matter of luck: the largest relative one of many is taken.
     own, squares = np.abs(error[-len(far) :, -len(far) :].diagonal()), norms[far]
     itself = (own / np.maximum(squares, np.finfo(float).tiny)).max() * squares.max()

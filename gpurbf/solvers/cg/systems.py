@@ -189,8 +189,7 @@ class LeastSquares:
             normal.add(layer, self.X, self.T, self.w)
             solution = Ridge(self.alpha, fit_intercept=self.solver.fit_intercept).solve(normal)
             with layer.allocator():
-                H = activations(layer, self.X[rows])
-                return solution.leave_one_out(H, self.T[rows], mass)
+                return solution.leave_one_out(activations(layer, self.X[rows]), self.T[rows], mass)
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
@@ -344,6 +343,5 @@ def _preconditioner(system: System, most: int) -> Cholesky | Falkon | Nystrom:
         with suppress(np.linalg.LinAlgError):  # not positive definite in floating point
             return system.factorised()
     # Evenly spaced: as well mixed as the centers are.
-    places = np.linspace(0, m - 1, min(m, wanted or _N_LANDMARKS))
-    some = np.unique(places.astype(np.intp))
+    some = np.unique(np.linspace(0, m - 1, min(m, wanted or _N_LANDMARKS)).astype(np.intp))
     return system.nystrom(layer.activations(layer.centers[some]), some)

@@ -84,8 +84,7 @@ class Ridge(BaseEstimator):
         """
         with normal.allocator():
             equations = normal.equations(self.fit_intercept, keep=keep)
-            penalty = float(self.alpha) * equations.scale
-            W, whiten = _solve(equations.A, equations.B, penalty)
+            W, whiten = _solve(equations.A, equations.B, float(self.alpha) * equations.scale)
             W = to_host(W)
         own = 1 / float(normal.weight) if self.fit_intercept else 0.0
         return RidgeSolution(W, equations.intercept(W), equations.mean, own, whiten)

@@ -128,8 +128,7 @@ class RidgePath:
         """
         p, k, m = self.weights.shape
         xp = library(H)
-        centred = (H - xp.asarray(self.equations.mean)).astype(np.float64, copy=False)
-        Z = self.form.turn(centred)
+        Z = self.form.turn((H - xp.asarray(self.equations.mean)).astype(np.float64, copy=False))
         E = self.form.turn(xp.asarray(own.units.T))
 
         def outputs_of(V: np.ndarray) -> np.ndarray:

@@ -208,8 +208,7 @@ class MatrixProductLayer(ByTiles):
 
         def task(rows: slice) -> None:
             # Subtract before a float64 sample is rounded to float32, and a float32 one in float64.
-            wide = np.promote_types(A.dtype, dtype)
-            less = np.subtract(A[rows], shift, dtype=wide, order="C")
+            less = np.subtract(A[rows], shift, dtype=np.promote_types(A.dtype, dtype), order="C")
             moved[rows] = part = less.astype(dtype, copy=False)
             terms[rows] = row_terms(coefficients, part)
 

@@ -112,8 +112,7 @@ class CudaTileLayer(DeviceLayer):
         N = len(X)
         shape = self.shape or self._choose(N)
         samples = self._packed_samples(N)
-        coefficients = self.distance.terms.row
-        move_rows(self.xp, X, self.shift, coefficients, samples.rows, samples.terms[:N])
+        move_rows(self.xp, X, self.shift, self.distance.terms.row, samples.rows, samples.terms[:N])
         bands, columns = -(-N // shape.M), -(-self.m // shape.M)
         given = list(self._nothing)
         if W is None:

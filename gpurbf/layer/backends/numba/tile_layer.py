@@ -168,8 +168,7 @@ class TileLayer:
     ) -> None:
         """Write the final tiles of X[chosen] into ``out``, or into its rows ``places``."""
         given = {"places": places, "row_bytes": out.strides[0], "itemsize": out.itemsize}
-        store = consumers.consumer("store", out.dtype, out=out, **given)
-        self._run(X, store, chosen)
+        self._run(X, consumers.consumer("store", out.dtype, out=out, **given), chosen)
 
     def pack_weights(self, W: np.ndarray | GroupedWeights) -> Weights:
         """Output weights W (m, k) in the form in which `matvec` needs them."""

@@ -77,8 +77,7 @@ def functions(R, width):
             call = context.get_function(function, signature)
             values = []
             for number, (i, j) in enumerate(grid):
-                of_three = zip(args[:3], (number, i, j))
-                operands = [builder.extract_value(*one) for one in of_three]
+                operands = [builder.extract_value(*one) for one in zip(args[:3], (number, i, j))]
                 values.append(call(builder, [*operands, args[4]]))
             return context.make_tuple(builder, own.return_type, values)
 
