@@ -5,9 +5,11 @@ import numpy as np
 from gpurbf.runtime.jit.caching import cached, compiled
 from gpurbf.runtime.jit.llvm import bits_as, moved, number_of, use_widest_vectors
 
+_BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.uint64)
+
 
 def encode_rows(X, n_rows, n, scale, codes, off):
-    """Write ``round(x * denominator) + zero`` as codes of the rows that are `off`, and which remain.
+    """Write ``round(x * denominator) + zero`` as codes of the rows that are `off`; who remains.
 
     A row remains if a number is not quantized, or not one of the dtype of ``scale``, which holds
     the denominator, its inverse and the zero point.
@@ -15,19 +17,18 @@ def encode_rows(X, n_rows, n, scale, codes, off):
     denominator, inverse, zero = scale[0], scale[1], scale[2]
     low, high = number_of(scale, 0), number_of(scale, 255)
     for i in range(n_rows):
-        if not off[i]:
-            continue
-        x, c, others = moved(X, i * n), moved(codes, i * n), 0
-        for j in range(n):
-            value = number_of(scale, x[j])
-            k = np.rint(value * denominator)
-            code = k + zero
+        if off[i]:
+            x, c, others = moved(X, i * n), moved(codes, i * n), 0
             # Bitwise operators, so that the loop has no branch and is vectorized; NaN fails them.
-            on = (k / denominator == value) | (k * inverse == value)
-            others += 1 - (on & (value == x[j]) & (code >= low) & (code <= high))
-            code = low if low > code else code
-            c[j] = np.int32(high if high < code else code)
-        off[i] = others != 0
+            for j in range(n):
+                value = number_of(scale, x[j])
+                k = np.rint(value * denominator)
+                code = k + zero
+                on = (k / denominator == value) | (k * inverse == value)
+                others += 1 - (on & (value == x[j]) & (code >= low) & (code <= high))
+                code = low if low > code else code
+                c[j] = np.int32(high if high < code else code)
+            off[i] = others != 0
 
 
 def row_sums(X, n_rows, n, odd, sums):
@@ -45,14 +46,12 @@ def row_sums(X, n_rows, n, odd, sums):
 
 def encoder(dtype, scale):
     """`encode_rows` for rows and a scale of float64 or float32, as Python calls it."""
-    byte = np.dtype(np.uint8)
-    return compiled(encode_rows, (dtype, None, None, scale, byte, byte)).ctypes
+    return compiled(encode_rows, (dtype, None, None, scale, _BYTE, _BYTE)).ctypes
 
 
 def summer(dtype):
     """`row_sums` for rows of a dtype, as Python calls it."""
-    word = np.dtype(np.uint64)
-    return compiled(row_sums, (dtype, None, None, word, word)).ctypes
+    return compiled(row_sums, (dtype, None, None, _WORD, _WORD)).ctypes
 
 
 # Maximum number of squares of 8-bit numbers whose sum fits into 32 bits.

@@ -30,11 +30,9 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     # Bytes and float32 numbers become float64 numbers in the kernel.
     dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
 
-    row_sums = kernels.summer(dtype)
-
     def tile(rows: slice) -> None:
-        own = np.ascontiguousarray(X[rows], dtype)
-        row_sums(own.ctypes.data, *own.shape, odd.ctypes.data, sums[rows].ctypes.data)
+        own, to = np.ascontiguousarray(X[rows], dtype), sums[rows].ctypes.data
+        kernels.summer(dtype)(own.ctypes.data, *own.shape, odd.ctypes.data, to)
 
     parallel_rows(tile, X.shape[0], rows_of_tile(dtype.itemsize * X.shape[1]))
     return mix(sums)

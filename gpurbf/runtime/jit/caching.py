@@ -111,31 +111,23 @@ def cached(**options):
     return decorate
 
 
-class CKernel(CFunc):
-    """A C function, which is called by its address."""
-
-    @functools.cached_property
-    def ctypes(self):
-        """It for Python, which passes addresses as integers and does not hold its lock meanwhile."""
-        numbers = (a == types.float64 for a in self._sig.args)
-        kinds = (ctypes.c_double if number else ctypes.c_ssize_t for number in numbers)
-        return ctypes.CFUNCTYPE(None, *kinds)(self.address)
-
-
 @once
 def compiled(function, dtypes, contract=False):
     """The C function of a Python function, kept alive and on disk; compiled at its first use.
 
     For each argument, ``dtypes`` has the dtype that it points to, None for a word, or float. Sums
-    of products are contracted (FMA) if ``contract``.
+    of products are contracted (FMA) if ``contract``. Python calls ``ctypes`` of it, with addresses
+    as integers; its lock is free meanwhile.
     """
     kinds = {None: types.intp, float: types.float64}
     arguments = [kinds.get(d) or types.CPointer(from_dtype(d)) for d in dtypes]
     options = _PLAIN | {"error_model": "numpy", "fastmath": {"contract"} if contract else False}
-    kernel = CKernel(function, (tuple(arguments), types.void), locals={}, options=options)
+    kernel = CFunc(function, (tuple(arguments), types.void), locals={}, options=options)
     kernel._cache = Cache(function)
     with without_collecting():
         kernel.compile()
+    numbers = (ctypes.c_double if d is float else ctypes.c_ssize_t for d in dtypes)
+    kernel.ctypes = ctypes.CFUNCTYPE(None, *numbers)(kernel.address)
     return kernel
 
 
