@@ -2,66 +2,56 @@
 
 import numpy as np
 
-from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import bits_as, moved, number_of, pointer, use_widest_vectors
+from gpurbf.runtime.jit.caching import cached, compiled
+from gpurbf.runtime.jit.llvm import bits_as, moved, number_of, use_widest_vectors
+
+_BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.uint64)
 
 
-@inner(error_model="numpy")
-def _encode(x, n, scale, codes):
-    """Write ``round(x * denominator) + zero`` to codes; return how many are not quantized.
+def encode_rows(X, n_rows, n, scale, codes, off):
+    """Write ``round(x * denominator) + zero`` as codes of the rows that are `off`; who remains.
 
-    ``scale`` holds the denominator, its inverse and the zero point, in the dtype of x.
+    A row remains if a number is not quantized, or not one of the dtype of ``scale``, which holds
+    the denominator, its inverse and the zero point.
     """
     denominator, inverse, zero = scale[0], scale[1], scale[2]
     low, high = number_of(scale, 0), number_of(scale, 255)
-    off = 0
-    for j in range(n):
-        k = np.rint(x[j] * denominator)
-        code = k + zero
-        # Bitwise operators, so that the loop has no branch and is vectorized; NaN fails them all.
-        on = ((k / denominator == x[j]) | (k * inverse == x[j])) & (code >= low) & (code <= high)
-        off += 1 - on
-        code = low if low > code else code
-        codes[j] = np.int32(high if high < code else code)
-    return off
-
-
-@cached(nogil=True, error_model="numpy")
-def encode_rows(X, n_rows, n, row, wide, single, codes, off):
-    """Write the codes of rows of n numbers, and whether each row is not quantized.
-
-    Arrays are passed as addresses. X holds float32 numbers if ``row`` is 0. Else it holds float64
-    numbers, and a row that is not quantized is tried again as float32 numbers, which are written
-    to ``row``. ``wide`` and ``single`` are the scales for `_encode` in float64 and in float32.
-    """
-    codes, off = pointer(codes, np.uint8), pointer(off, np.uint8)
     for i in range(n_rows):
-        x, c = moved(pointer(X, np.float32), i * n), moved(codes, i * n)
-        rounded = 0  # numbers that float32 does not hold
-        if row:
-            x, x64 = pointer(row, np.float32), moved(pointer(X, np.float64), i * n)
-            off[i] = _encode(x64, n, pointer(wide, np.float64), c) != 0
-            if not off[i]:
-                continue
+        if off[i]:
+            x, c, others = moved(X, i * n), moved(codes, i * n), 0
+            # Bitwise operators, so that the loop has no branch and is vectorized; NaN fails them.
             for j in range(n):
-                x[j] = x64[j]
-                rounded += x[j] != x64[j]
-        if not rounded:
-            off[i] = _encode(x, n, pointer(single, np.float32), c) != 0
+                value = number_of(scale, x[j])
+                k = np.rint(value * denominator)
+                code = k + zero
+                on = (k / denominator == value) | (k * inverse == value)
+                others += 1 - (on & (value == x[j]) & (code >= low) & (code <= high))
+                code = low if low > code else code
+                c[j] = np.int32(high if high < code else code)
+            off[i] = others != 0
 
 
-@cached(nogil=True)
-def row_sums(X, odd, sums):
+def row_sums(X, n_rows, n, odd, sums):
     """Σ_j bits(X[i, j]) odd[j] modulo 2⁶⁴ for the rows of X (float64); `odd` has one per column."""
     use_widest_vectors()
-    for i in range(X.shape[0]):
-        total = np.uint64(0)
-        for j in range(X.shape[1]):
+    for i in range(n_rows):
+        x, total = moved(X, i * n), np.uint64(0)
+        for j in range(n):
             # The bits of a number, where a product with an odd number spreads them: small integers
             # have theirs on the high end. Adding 0.0 makes one zero of two.
-            bits = bits_as(X[i, j] + 0.0, np.uint64)
+            bits = bits_as(x[j] + 0.0, np.uint64)
             total += (bits ^ (bits >> np.uint64(32))) * odd[j]
         sums[i] = total
+
+
+def encoder(dtype, scale):
+    """`encode_rows` for rows and a scale of float64 or float32, as Python calls it."""
+    return compiled(encode_rows, (dtype, None, None, scale, _BYTE, _BYTE)).ctypes
+
+
+def summer(dtype):
+    """`row_sums` for rows of a dtype, as Python calls it."""
+    return compiled(row_sums, (dtype, None, None, _WORD, _WORD)).ctypes
 
 
 # Maximum number of squares of 8-bit numbers whose sum fits into 32 bits.

@@ -34,7 +34,8 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
 
     def tile(rows: slice) -> None:
-        kernels.row_sums(np.ascontiguousarray(X[rows], dtype), odd, sums[rows])
+        own, to = np.ascontiguousarray(X[rows], dtype), sums[rows].ctypes.data
+        kernels.summer(dtype)(own.ctypes.data, *own.shape, odd.ctypes.data, to)
 
     parallel_rows(tile, X.shape[0], min(_ROWS, rows_of_tile(dtype.itemsize * X.shape[1])))
     return mix(sums)

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 
 from gpurbf.data.row_blocks import rows_of_tile
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
@@ -46,29 +45,30 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
 
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)
-    (N, n), row_bytes = X.shape, 4 * X.shape[1] if X.dtype == np.float64 else 0
     # One block of memory, and cached scales: asking NumPy for an address takes as long as encoding
     # a small row.
-    memory = np.empty(N * n + N, np.uint8)
-    codes, off, address = memory[: N * n].reshape(N, n), memory[N * n :], memory.ctypes.data
-    wide, single, _ = _scales(quantization)
+    (N, n), memory = X.shape, np.ones(X.size + len(X), np.uint8)
+    codes, off, address = memory[: X.size].reshape(N, n), memory[X.size :], memory.ctypes.data
+    roundings = _roundings(quantization, X.dtype)
 
     def tile(part: slice) -> None:
         rows, i = np.ascontiguousarray(X[part]), part.start
-        _held, row = scratch(row_bytes) if row_bytes else (None, 0)
         to = address + i * n, address + N * n + i
-        kernels.encode_rows(rows.ctypes.data, len(rows), n, row, wide, single, *to)
+        for scale, held in roundings:
+            kernels.encoder(X.dtype, held.dtype)(rows.ctypes.data, len(rows), n, scale, *to)
+            if not off[part].any():
+                break
 
     parallel_rows(tile, N, rows_of_tile(X.itemsize * n))
     return codes, off.view(bool)
 
 
 @functools.lru_cache
-def _scales(quantization: Quantization) -> tuple[int, int, list[np.ndarray]]:
-    """The addresses of a quantization's scale in float64 and in float32, and the arrays there."""
+def _roundings(quantization: Quantization, dtype: np.dtype) -> list[tuple[int, np.ndarray]]:
+    """The scales of a quantization that rows of a dtype are tried with, and their addresses."""
     q, zero = quantization
-    wide, single = (np.array([q, 1 / q, zero], dtype) for dtype in (np.float64, np.float32))
-    return wide.ctypes.data, single.ctypes.data, [wide, single]
+    scales = [np.array([q, 1 / q, zero], kind) for kind in dict.fromkeys((dtype, np.dtype("f4")))]
+    return [(scale.ctypes.data, scale) for scale in scales]
 
 
 def sample_of(X: Any) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpurbf.runtime.jit.caching import cached
-from gpurbf.runtime.jit.llvm import address, call_at, pointer_to
+from gpurbf.runtime.jit.llvm import address, call_at, moved, pointer
 
 # Above the sum of all activations that tiles flush to 0 (below the smallest normal number).
 _LOST = 1e-300
@@ -89,7 +89,7 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
     """
     k, S = A.shape
     profile, gamma, squared = unit
-    values = pointer_to(memory, 0)
+    values = pointer(address(memory), memory)
     for i in range(S):
         own = y[i] if k > 1 else 0
         activity, rival = A[own, i], 0.0
@@ -105,7 +105,8 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
         room -= 1
         if room == 0:
             return
-        distances, total, n = pointer_to(D, i * S + i), pointer_to(A, own * S + i), S - i
+        distances, n = moved(pointer(address(D), D), i * S + i), S - i
+        total = moved(pointer(address(A), A), own * S + i)
         for q in range(n):
             d = np.float64(distances[q])
             values[q] = d * (d if squared else 1.0)

@@ -18,7 +18,7 @@ import numpy as np
 from gpurbf.layer.backends.cuda.kernels.warps import WARPS, best, best_beside, product
 from gpurbf.runtime.jit.cuda_api import cuda, jit
 from gpurbf.svm import _smo_kernels
-from gpurbf.svm._smo_kernels import CREEPING_SETS, CREEPING_TOLERANCE, INNER_TOLERANCE
+from gpurbf.svm._smo_kernels import CREEPING_SETS, CREEPING_TOLERANCE, INNER_TOLERANCE, TAU
 
 # Maximum number of samples in a working set, and of threads in a block.
 SIZE, THREADS = 2048, 512
@@ -32,7 +32,6 @@ _RISES, _FALLS = 1, 2
 
 _key = jit(device=True)(_smo_kernels._key.py_func)
 _gain = jit(device=True)(_smo_kernels._gain.py_func)
-_moved = jit(device=True)(_smo_kernels._moved.py_func)
 
 
 class Pairs(NamedTuple):
@@ -289,7 +288,10 @@ def inner(wave, pairs, progress, rules):
         bound_i, bound_j = pairs.bounds[begin + members[i]], pairs.bounds[begin + members[j]]
         high, low = max(bound_i, 0.0), min(bound_j, 0.0)
         curvature = diagonal_i + diagonal[j] - 2.0 * np.float64(row_i[j])
-        at_i, at_j, step = _moved(beta[i], beta[j], high, low, f_i - f[j], curvature)
+        rise, fall = high - beta[i], beta[j] - low
+        step = min((f_i - f[j]) / (curvature if curvature > 0.0 else TAU), rise, fall)
+        at_i = high if step == rise else beta[i] + step
+        at_j = low if step == fall else beta[j] - step
         if at_i == beta[i] and at_j == beta[j]:
             break
         steps += 1

@@ -12,13 +12,17 @@ import numpy as np
 
 from gpurbf.runtime.jit.caching import cached, inner
 from gpurbf.runtime.jit.llvm import (
+    address,
+    call_at,
     keep_alive,
     larger,
+    pointer,
     smaller,
     use_widest_vectors,
     without_refcount,
+    words,
 )
-from gpurbf.svm._smo_kernels import ZERO, Rows, _row, subtract_rows
+from gpurbf.svm._smo_kernels import RowWords, _row
 
 # The kernel between free samples is gathered again when less than this part of them is free.
 _MIN_FREE_PART = 0.75
@@ -83,7 +87,7 @@ def _go(step, beta, f, low, high, free, direction, effect, room):
 
 
 @_inner
-def _ascend(K, places, state, goal, most):
+def _ascend(K, places, minus, state, goal, most):
     """Conjugate gradients until few samples are free or none can go on; True if few are free."""
     # Not unpacked at once: that would give arrays of any stride, which are not vectorized.
     beta, low, high = state[0], state[1], state[2]
@@ -100,7 +104,7 @@ def _ascend(K, places, state, goal, most):
             direction[k] = gradient[k] + factor * direction[k]
             effect[k] = 0.0
         before = square
-        subtract_rows(K, ZERO, places, direction, effect, ZERO, n)
+        call_at(minus, address(K), n, address(places), n, address(direction), address(effect), 0, n)
         slope, curvature = _product(gradient, direction), -_product(direction, effect)
         best = slope / curvature if curvature > 0.0 else np.inf
         step = min(best, _room(beta, low, high, direction, room))
@@ -114,13 +118,15 @@ def _ascend(K, places, state, goal, most):
 
 
 @cached(nogil=True, error_model="numpy")
-def solve_free(rows, numbers, goal, most, values):
+def solve_free(K, given, minus, numbers, goal, most, values):
     """Move the free samples, while they stay free, to where their f differ by less than `goal`.
 
     Parameters
     ----------
-    rows : plain tuple of a `Rows`
-        Kernel between the samples of the block.
+    K, given : array of shape (n, n), int
+        Kernel between the samples of the block, and the address of its `RowWords`.
+    minus : int
+        Address of the function that subtracts rows of K's dtype.
     numbers : float64 array of shape (7 or more, n)
         See `_smo_kernels.solve_block`; beta and f are updated in place.
     goal : float
@@ -139,7 +145,7 @@ def solve_free(rows, numbers, goal, most, values):
     use_widest_vectors()
     low, high, beta, f = numbers[1], numbers[2], numbers[3], numbers[4]
     n, steps, read, again = len(f), 0, 0, True
-    members, places, rows = np.empty(n, np.intp), np.empty(n, np.intp), Rows(*rows)
+    members, places, rows = np.empty(n, np.intp), np.empty(n, np.intp), words(given, RowWords)
     while again:
         m = 0
         for k in range(n):
@@ -147,23 +153,22 @@ def solve_free(rows, numbers, goal, most, values):
             m += low[k] < beta[k] < high[k]
         if m < 3 or m**3 > values - read:
             break
-        K, state = np.empty((m, m), rows.K.dtype), np.zeros((9, m))
+        free, state = np.empty((m, m), K.dtype), np.zeros((9, m))
         for i in range(m):
-            row = _row(rows, members[i])
+            row = _row(pointer(address(K), K), rows, members[i])
             for j in range(m):
-                K[i, j] = row[members[j]]
+                free[i, j] = row[members[j]]
             k = members[i]
             state[0, i], state[1, i], state[2, i] = beta[k], low[k], high[k]
             state[3, i], state[4, i] = f[k], 1.0
         limit = min(most - steps, (values - read) // (m * m))
-        done, again = _ascend(without_refcount(K), places[:m], without_refcount(state), goal, limit)
+        done, again = _ascend(free, places, minus, without_refcount(state), goal, limit)
         steps += done
         read += (done + 1) * m * m + m * n
-        change = np.empty(m)
+        change = state[6]
         for i in range(m):  # array expressions would compile error messages for 1.5 s
             change[i] = state[0, i] - beta[members[i]]
             beta[members[i]] = state[0, i]
-        subtract_rows(rows.K, ZERO, members[:m], change, f, ZERO, n)
-        keep_alive(K)
+        call_at(minus, address(K), n, address(members), m, address(change), address(f), 0, n)
         keep_alive(state)
     return steps, read

@@ -12,6 +12,7 @@ from gpurbf.layer.backends.numba.consumers import Store
 from gpurbf.layer.backends.numba.driver import CallWords, LayerWords, evaluate_rows
 from gpurbf.layer.backends.numba.packing import pack_centers
 from gpurbf.runtime.jit.caching import cached, inner
+from gpurbf.runtime.jit.llvm import address, call_at
 from gpurbf.svm import _smo_kernels as smo
 from gpurbf.svm import _working_set_kernels as working_sets
 
@@ -29,6 +30,10 @@ class Block(NamedTuple):
     columns: np.ndarray  # words of `packing.Columns`, `driver.LayerWords` and `driver.CallWords`
     layer: np.ndarray
     plan: np.ndarray  # serves the layers of classes, too
+    rows: np.ndarray  # words of `_smo_kernels.RowWords`
+    about: np.ndarray  # memory for what `solve_block` returns
+    step: int  # addresses of C functions of `_smo_kernels`
+    minus: int
 
 
 class ClassRows(NamedTuple):
@@ -47,10 +52,10 @@ _OUT, _PLACES, _ROW_BYTES = (_PLAN + Store._fields.index(n) for n in ("out", "pl
 @_inner
 def _evaluate(layer, plan, chosen, out, row_bytes, places, memory):
     """Evaluate rows of samples into memory at an address, or into the given places there."""
-    plan[_CHOSEN], plan[_OUT], plan[_ROW_BYTES] = chosen.ctypes.data, out, row_bytes
-    plan[_PLACES] = places.ctypes.data if len(places) else 0
-    layer, plan = np.intp(layer.ctypes.data), np.intp(plan.ctypes.data)
-    evaluate_rows(smo.ZERO, len(chosen), layer, plan, memory)
+    plan[_CHOSEN], plan[_OUT], plan[_ROW_BYTES] = address(chosen), out, row_bytes
+    plan[_PLACES] = address(places) if len(places) else 0
+    # For a literal 0, Numba would compile the function once more.
+    evaluate_rows(np.intp(0), len(chosen), address(layer), address(plan), memory)
 
 
 @_inner
@@ -63,29 +68,27 @@ def _between(block, samples, begin, end, before, memory):
     if begin % rows or (end % rows and end < n):
         left, right = 0, n
     if left < right:
-        columns, layer = np.intp(block.columns.ctypes.data), np.intp(block.layer.ctypes.data)
-        chosen = np.intp(samples.ctypes.data)
-        pack_centers(columns, layer, chosen, left, right, memory)
+        columns, layer = address(block.columns), address(block.layer)
+        pack_centers(columns, layer, address(samples), left, right, memory)
     block.layer[_M] = n
     K = block.K[: n * n].reshape(n, n)
-    out = np.intp(K.ctypes.data) + 4 * begin * n
+    out = address(K) + 4 * begin * n
     _evaluate(block.layer, block.plan, samples[begin:end], out, 4 * n, samples[:0], memory)
     working_sets.mirror_rows(K, begin, end)
     return K
 
 
 @_inner
-def _subtract(own, plan, samples, members, change, f, memory):
+def _subtract(own, block, samples, members, change, f, memory):
     """``f -= change @ K[members]`` over the class; returns how many rows were evaluated."""
-    start = evaluated = 0
+    start, evaluated, rows, apart = 0, 0, address(own.rows), own.rows.shape[1]
     while start < len(members):
         places, missing, where = working_sets.place(members[start:], samples, own.slots)
         if len(missing):
-            out = np.intp(own.rows.ctypes.data)
-            _evaluate(own.layer, plan, missing, out, own.rows.strides[0], where, memory)
-        part = change[start : start + len(places)]
-        smo.subtract_rows(own.rows, smo.ZERO, places, part, f, smo.ZERO, len(f))
-        start, evaluated = start + len(places), evaluated + len(missing)
+            _evaluate(own.layer, block.plan, missing, rows, 4 * apart, where, memory)
+        n, part = len(places), change[start:]
+        call_at(block.minus, rows, apart, address(places), n, address(part), address(f), 0, len(f))
+        start, evaluated = start + n, evaluated + len(missing)
     return evaluated
 
 
@@ -137,7 +140,7 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
     samples, numbers = pair
     beta, f = numbers[3], numbers[4]
     steps, sets, squares, members, last, ready, changed, change, pending = state
-    n, n_a, all_there = len(f), a.rows.shape[1], np.empty(0, np.uint8)
+    n, n_a = len(f), a.rows.shape[1]
     final, evaluated, stepped, subtracted = pending, 0, 0, 0
     violation, inside, values, wanted = np.inf, 0, np.empty((7, 0)), (0, 0)
     while True:
@@ -153,10 +156,10 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
             K = _between(block, samples[chosen], first, stop, ready, memory)
             ready, evaluated = -1, evaluated + m * (stop - first)
             call = max(smo.MIN_STEPS_PER_CALL, m)
-            call = min(call, smo.MAX_VALUES_PER_CALL // m, limit - steps)
-            rows = K, all_there, K, smo.ZERO, smo.ZERO, smo.ZERO
-            goal = max(tol, smo.INNER_TOLERANCE * violation)
-            inside, left, stuck = smo.solve_block(rows, values, goal, call)
+            call, to = min(call, smo.MAX_VALUES_PER_CALL // m, limit - steps), address(block.about)
+            goal, block.rows[-1] = max(tol, smo.INNER_TOLERANCE * violation), m
+            call_at(block.step, address(K), address(block.rows), address(values), goal, call, to)
+            inside, left, stuck = int(block.about[0]), block.about[1], block.about[2]
             stepped += m * inside
             if inside == 0 or left != left:
                 break  # Python makes the round again: it raises or ends the problem
@@ -173,8 +176,8 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
         )  # fmt: skip
         if max(wanted) > 0 and not final:
             break
-        evaluated += n_a * _subtract(a, block.plan, samples, changed, change, f[:n_a], memory)
-        evaluated += (n - n_a) * _subtract(b, block.plan, samples, changed, change, f[n_a:], memory)
+        evaluated += n_a * _subtract(a, block, samples, changed, change, f[:n_a], memory)
+        evaluated += (n - n_a) * _subtract(b, block, samples, changed, change, f[n_a:], memory)
         subtracted += n * len(changed)
         pending = final = False
         point = 7 + sets % 3 * 2

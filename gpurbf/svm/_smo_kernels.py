@@ -10,18 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpurbf.runtime.jit.caching import cached, inner
+from gpurbf.runtime.jit.caching import cached, compiled, inner
 from gpurbf.runtime.jit.llvm import (
     address,
     bits_as,
+    call_at,
     copy_bytes,
     larger,
     moved,
-    pointer_to,
+    pointer,
     smaller,
     use_widest_vectors,
-    without_refcount,
+    words,
 )
+from gpurbf.runtime.stages import time_unlocked
 
 # Minimum number of steps that a call may make (one per sample if that is more), and maximum number
 # of kernel values that an uninterrupted call may read: about 20 ms.
@@ -37,44 +39,41 @@ TAU = 1e-12
 _ROUNDING = 2.0**-40
 _STRIP = 64
 COLUMNS = 2048
-# For arguments: for a literal 0, Numba would compile the function once more.
-ZERO = np.intp(0)
 
-_HIGHEST = 2**63 - 1
+_HIGHEST, _NUMBER = 2**63 - 1, np.dtype(np.float64)
 
-_compiled = cached(nogil=True, error_model="numpy")
 _short = cached(error_model="numpy")  # see `_working_set_kernels`
 _inner = inner(error_model="numpy")
 
 
-class Rows(NamedTuple):
-    """K of a block (n, n); some of its rows may not be there yet.
+class RowWords(NamedTuple):
+    """Where the rows of a kernel matrix K (n, n) are copied from, as 64-bit integers.
 
     A problem of few steps reads a fraction of its rows. If the classes of a pair are parts of a
     larger matrix, rows that are not read are not copied.
     """
 
-    K: np.ndarray
-    there: np.ndarray  # uint8, whether each row is there; empty: all are
-    source: np.ndarray  # the matrix that it is a part of:
+    there: int  # address of bytes: whether each row is there
+    source: int  # address of the matrix that K is a part of, and its size; 0: all rows are there
+    n_source: int
     first: int  # `n_first` rows and columns from here on,
     n_first: int
     second: int  # and the others from here on
+    n: int
 
 
 @_inner
-def _row(rows, i):
-    """A pointer to row i, which is copied first if it is not there."""
-    rows = Rows(*rows)
-    n, head = len(rows.K), rows.n_first
-    line = pointer_to(rows.K, i * n)
-    if len(rows.there) and not rows.there[i]:
-        rows.there[i] = 1
+def _row(K, rows, i):
+    """A pointer to row i of K, which is copied first if it is not there."""
+    n, head, there = rows.n, rows.n_first, pointer(rows.there, np.uint8)
+    line = moved(K, i * n)
+    if rows.n_source and not there[i]:
+        there[i] = 1
         row = rows.first + i if i < head else rows.second + i - head
-        size, of = rows.K.itemsize, row * len(rows.source)
-        copy_bytes(address(line), address(pointer_to(rows.source, of + rows.first)), head * size)
-        rest = address(pointer_to(rows.source, of + rows.second))
-        copy_bytes(address(moved(line, head)), rest, (n - head) * size)
+        of = moved(pointer(rows.source, K), row * rows.n_source)
+        size = address(moved(line, 1)) - address(line)
+        copy_bytes(address(line), address(moved(of, rows.first)), head * size)
+        copy_bytes(address(moved(line, head)), address(moved(of, rows.second)), (n - head) * size)
     return line
 
 
@@ -140,22 +139,11 @@ def _giver(f, closed_down, n, row, diagonal, diagonal_i, f_i):
     return strip + found if found >= 0 else -1, smallest
 
 
-@_inner
-def _moved(beta_i, beta_j, high_i, low_j, difference, curvature):
-    """Beta of receiver and giver after their best step within the bounds, and that step."""
-    step = difference / (curvature if curvature > 0.0 else TAU)
-    rise, fall = high_i - beta_i, beta_j - low_j
-    if step < rise and step < fall:
-        return beta_i + step, beta_j - step, step
-    if rise <= fall:
-        return high_i, (low_j if rise == fall else beta_j - rise), rise
-    return beta_i + fall, low_j, fall
-
-
-@_inner
-def _steps(rows, n, numbers, goal, max_steps):
-    """The steps of `solve_block`, with a pointer to the numbers."""
+def _steps(K, given, numbers, goal, max_steps, about):
+    """See `solve_block`; ``given`` is the address of the `RowWords`."""
     use_widest_vectors()
+    rows = words(given, RowWords)
+    n = rows.n
     diagonal, low, high = numbers, moved(numbers, n), moved(numbers, 2 * n)
     beta, f = moved(numbers, 3 * n), moved(numbers, 4 * n)
     up, down = moved(numbers, 5 * n), moved(numbers, 6 * n)
@@ -168,13 +156,19 @@ def _steps(rows, n, numbers, goal, max_steps):
         if i < 0 or not beta[i] < high[i]:
             violation = -np.inf
             break
-        f_i, row_i = f[i], _row(rows, i)
+        f_i, row_i = f[i], _row(K, rows, i)
         j, smallest = _giver(f, down, n, row_i, diagonal, diagonal[i], f_i)
         violation = f_i - smallest
         if violation < goal or j < 0 or steps >= max_steps:
             break
         curvature = diagonal[i] + diagonal[j] - 2.0 * row_i[j]
-        at_i, at_j, step = _moved(beta[i], beta[j], high[i], low[j], f_i - f[j], curvature)
+        # The best step within the bounds: whoever comes to its bound is exactly there.
+        step = (f_i - f[j]) / (curvature if curvature > 0.0 else TAU)
+        rise, fall = high[i] - beta[i], beta[j] - low[j]
+        least = rise if rise < fall else fall
+        step = step if step < least else least
+        at_i = high[i] if step == rise else beta[i] + step
+        at_j = low[j] if step == fall else beta[j] - step
         stuck = at_i == beta[i] and at_j == beta[j]
         if stuck:
             break
@@ -183,22 +177,26 @@ def _steps(rows, n, numbers, goal, max_steps):
         for k in (i, j):  # a step may be lost to rounding in one of them, which is at a bound then
             up[k] = 0.0 if beta[k] < high[k] else -np.inf
             down[k] = 0.0 if beta[k] > low[k] else np.inf
-        row_j = _row(rows, j)
+        row_j = _row(K, rows, j)
         for k in range(n):
             f[k] -= step * (np.float64(row_i[k]) - np.float64(row_j[k]))
     for k in range(n):
         violation = violation if np.isfinite(f[k]) else np.nan
-    return steps, violation, stuck
+    about[0], about[1], about[2] = steps, violation, stuck
 
 
-@_compiled
+def steps_on(dtype):
+    """The C function of the steps, for kernel values of a dtype."""
+    return compiled(_steps, (dtype, None, _NUMBER, float, None, _NUMBER))
+
+
 def solve_block(rows, numbers, goal, max_steps):
     """Step until the violation is below `goal`, in LIBSVM's order of choice (Fan et al. 2005).
 
     Parameters
     ----------
-    rows : plain tuple of a `Rows`
-        Kernel between the samples of the block.
+    rows : tuple
+        Kernel between the samples of the block, see `pair_kernel.rows_of`.
     numbers : float64 array of shape (7 or more, n)
         Diagonal of the kernel, low, high, beta, f, and two rows of scratch. Beta and f are updated
         in place, so that a call goes on where the last one ended.
@@ -214,86 +212,83 @@ def solve_block(rows, numbers, goal, max_steps):
     stuck : bool
         Whether the best step is too small for the floating-point numbers at hand.
     """
-    use_widest_vectors()
-    rows = Rows(*rows)
-    rows = (
-        without_refcount(rows.K), without_refcount(rows.there), without_refcount(rows.source),
-        rows.first, rows.n_first, rows.second,
-    )  # fmt: skip
-    return _steps(rows, numbers.shape[1], pointer_to(numbers, 0), goal, max_steps)
+    about = np.empty(3)
+    given = (array.ctypes.data for array in (*rows[:2], numbers))
+    time_unlocked(steps_on(rows[0].dtype).ctypes)(*given, goal, max_steps, about.ctypes.data)
+    steps, violation, stuck = about.tolist()
+    return int(steps), violation, bool(stuck)
 
 
-@_compiled
-def begin_pairs(K, spans, diagonal, C, numbers, part, there, limits, about):
+@cached(nogil=True, error_model="numpy")
+def begin_pairs(n_pairs, rows, part, diagonal, C, numbers, step, goal, limits, about):
     """The first steps of pairs of classes in a ready matrix, all of them if those are enough.
+
+    Arrays are passed as addresses.
 
     Parameters
     ----------
-    K : array of shape (N, N)
-        The kernel matrix of N samples.
-    spans : int64 array of shape (pairs, 4)
-        Where the first class of a pair begins, its size, where the second begins, and n, the
-        pair's size.
+    n_pairs : int
+    rows : intp array of shape (pairs, 7)
+        The `RowWords` of each pair, which is all of its source if there is nothing to copy.
+    part : array of shape (largest n, largest n)
+        Scratch, of the dtype of the matrix; it is not used for a pair that is all of it.
     diagonal, C : float64 array of shape (N,)
         Diagonal of the matrix; upper bounds of alpha.
     numbers : float64 array of shape (7 Σ n,)
         Becomes the numbers (7, n) of each pair, see `solve_block`, one after the other.
-    part : array of shape (largest n, largest n)
-        Scratch, of the dtype of K; it may be empty if all of K is a single pair's.
-    there : uint8 array of shape (largest n,)
-        Scratch.
-    limits : (goal, least, most)
-        The goal, see `solve_block`, and the steps: at most min(max(least, n), most) a pair.
+    step : int
+        Address of the function that makes steps.
+    goal : float
+        See `solve_block`.
+    limits : (least, most)
+        A pair makes at most min(max(least, n), most) steps.
     about : float64 array of shape (pairs, 6)
         Becomes steps, violation and whether the pair is stuck, see `solve_block`, and the summary
         of `kkt_summary`.
     """
-    own, (goal, least, most) = pointer_to(numbers, 0), limits
-    K, part, there = without_refcount(K), without_refcount(part), without_refcount(there)
-    for p in range(len(spans)):
-        first, n_first, second, n = spans[p, 0], spans[p, 1], spans[p, 2], spans[p, 3]
+    diagonal, C = pointer(diagonal, np.float64), pointer(C, np.float64)
+    own, about, (least, most) = pointer(numbers, np.float64), pointer(about, np.float64), limits
+    for _ in range(n_pairs):
+        pair = words(rows, RowWords)
+        there, n, n_first = pointer(pair.there, np.uint8), pair.n, pair.n_first
         low, high = moved(own, n), moved(own, 2 * n)
         beta, f = moved(own, 3 * n), moved(own, 4 * n)
         for k in range(n):
             there[k], beta[k] = 0, 0.0
-            i = first + k if k < n_first else second + k - n_first
+            i = pair.first + k if k < n_first else pair.second + k - n_first
             own[k] = diagonal[i]
             low[k], high[k], f[k] = (0.0, C[i], 1.0) if k < n_first else (-C[i], 0.0, -1.0)
-        whole = n == len(K)
-        block, missing = (K if whole else part)[:n], there[: 0 if whole else n]
-        rows = block, missing, K, first, n_first, second
+        K = part if pair.n_source else pair.source
         limit = least if least > n else n
         limit = limit if limit < most else most
-        steps, violation, stuck = _steps(rows, n, own, goal, limit)
-        intercept, objective, gap = _summary(own, n)
-        about[p, 0], about[p, 1], about[p, 2] = steps, violation, stuck
-        about[p, 3], about[p, 4], about[p, 5] = intercept, objective, gap
-        own = moved(own, 7 * n)
+        call_at(step, K, rows, address(own), goal, limit, address(about))
+        about[3], about[4], about[5] = _summary(own, n)
+        own, about, rows = moved(own, 7 * n), moved(about, 6), rows + 8 * len(pair)
 
 
-@_compiled
-def subtract_rows(rows, first, slots, change, f, begin, end):
-    """``f[k] -= change @ rows[slots, first + k]`` for k from begin to end, four rows at a time.
+def _subtract(rows, apart, slots, count, change, f, begin, end):
+    """``f[k] -= Σ_r change[r] rows[slots[r], k]`` for k from begin to end, four rows at a time.
 
-    A strip of f stays in the first cache while the rows pass by.
+    Of ``count`` rows, ``apart`` numbers apart. A strip of f stays in the first cache meanwhile.
     """
     use_widest_vectors()
-    count = len(slots)
-    rows, slots, f = without_refcount(rows), without_refcount(slots), without_refcount(f)
     for start in range(begin, end, COLUMNS):
-        stop = min(start + COLUMNS, end)
-        g = f[start:stop]
-        columns = slice(first + start, first + stop)
+        g, strip, size = moved(f, start), moved(rows, start), min(COLUMNS, end - start)
         for r in range(0, count - 3, 4):
             a, b, c, d = change[r], change[r + 1], change[r + 2], change[r + 3]
-            A, B = rows[slots[r], columns], rows[slots[r + 1], columns]
-            C, D = rows[slots[r + 2], columns], rows[slots[r + 3], columns]
-            for k in range(stop - start):
+            A, B = moved(strip, slots[r] * apart), moved(strip, slots[r + 1] * apart)
+            C, D = moved(strip, slots[r + 2] * apart), moved(strip, slots[r + 3] * apart)
+            for k in range(size):
                 g[k] -= (a * A[k] + b * B[k]) + (c * C[k] + d * D[k])
         for r in range(count - count % 4, count):
-            a, A = change[r], rows[slots[r], columns]
-            for k in range(stop - start):
+            a, A = change[r], moved(strip, slots[r] * apart)
+            for k in range(size):
                 g[k] -= a * A[k]
+
+
+def subtraction_of(dtype):
+    """The C function that subtracts rows of a dtype from f."""
+    return compiled(_subtract, (dtype, None, np.dtype(np.intp), None, _NUMBER, _NUMBER, None, None))
 
 
 @_short
@@ -368,4 +363,4 @@ def kkt_summary(numbers):
     interval. The output without it is y - f, so the hinge loss is max(0, y (f - intercept)). One of
     the bounds is 0: ``high`` in class -1, ``low`` in class +1.
     """
-    return _summary(pointer_to(numbers, 0), numbers.shape[1])
+    return _summary(pointer(address(numbers), numbers), numbers.shape[1])

@@ -12,7 +12,7 @@ import numpy as np
 from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair, MatrixPair, all_rows
+from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair, MatrixPair, rows_of
 
 free_cg_kernels = lazy_module("gpurbf.svm._free_cg_kernels")
 round_kernels = lazy_module("gpurbf.svm._round_kernels")
@@ -93,13 +93,15 @@ def begin_on_matrix(
     """
     sizes = spans[:, 3]
     n, every, about = int(sizes.max()), np.empty(7 * sizes.sum()), np.empty((len(sizes), 6))
-    part = np.empty((0, 0) if n == len(K) else (n, n), K.dtype)
+    whole, there = n == len(K), np.empty(n, np.uint8)
+    part = K if whole else np.empty((n, n), K.dtype)
+    source = there.ctypes.data, K.ctypes.data, 0 if whole else len(K)
+    rows = np.array([(*source, *span) for span in spans.tolist()], np.intp)
     least = smo_kernels.MIN_STEPS_PER_CALL
     with stage("output training", "inner steps"):
-        limits = tol, least, max_iter
-        smo_kernels.begin_pairs(
-            K, spans, diagonal, C, every, part, np.empty(n, np.uint8), limits, about
-        )
+        *given, to = (a.ctypes.data for a in (rows, part, diagonal, C, every, about))
+        step = smo_kernels.steps_on(K.dtype).address
+        smo_kernels.begin_pairs(len(sizes), *given, step, tol, (least, max_iter), to)
         steps, violations = about[:, 0], about[:, 1]
         count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")
     if np.isnan(violations).any():
@@ -211,7 +213,7 @@ class BinarySolver:
                 continue
             part = self.numbers.take(members, axis=1)
             block, beta = kernel.block(members, slice(0, len(members))), part[3]
-            self._inner(all_rows(block), part, self.tol)
+            self._inner(rows_of(block, block), part, self.tol)
             change = beta - self.beta[members]
             self.beta[members], changed = beta, np.flatnonzero(change)
             kernel.subtract(members[changed], change[changed], self.f)
@@ -292,7 +294,7 @@ class BinarySolver:
         before, members = self.steps - begun, self.last[0]
         usual, creeping = smo_kernels.INNER_TOLERANCE, smo_kernels.CREEPING_TOLERANCE
         goal = max(self.tol, (creeping if self.creeping else usual) * violation)
-        self._inner(all_rows(K), values, goal, since=begun)
+        self._inner(rows_of(K, K), values, goal, since=begun)
         if self.steps == before:
             return violation
         changed, change, squares = working_set_kernels.scatter(members, values[3], self.beta)
@@ -341,7 +343,7 @@ class BinarySolver:
         Parameters
         ----------
         rows : tuple
-            The fields of a `_smo_kernels.Rows`: the kernel between the samples of the set.
+            The kernel between the samples of the set, see `rows_of`.
         numbers : ndarray of shape (7 or more, n)
             Theirs, see `_smo_kernels.solve_block`.
         goal : float
@@ -357,7 +359,7 @@ class BinarySolver:
         ended : bool
             Whether no step can follow; False if ``most`` steps were made.
         """
-        n = numbers.shape[1]
+        n, (K, words, _) = numbers.shape[1], rows
         most_values = smo_kernels.MAX_VALUES_PER_CALL
         call = min(max(smo_kernels.MIN_STEPS_PER_CALL, n), most_values // n)
         last = min(self.steps + most, self.max_iter)
@@ -366,17 +368,18 @@ class BinarySolver:
                 with stage("output training", "free samples"):
                     most = int(min(_MAX_FREE_DIRECTIONS, last - self.steps))
                     values = min(_FREE_VALUES_PER_STEP_VALUE * n * since, 20 * most_values)
+                    given = K, words.ctypes.data, smo_kernels.subtraction_of(K.dtype).address
                     found, read = free_cg_kernels.solve_free(
-                        rows, numbers, _FREE_TOLERANCE * goal, most, values
+                        *given, numbers, _FREE_TOLERANCE * goal, most, values
                     )
-                    count(operations=2 * read, kind="float64", nbytes=rows[0].itemsize * read)
+                    count(operations=2 * read, kind="float64", nbytes=K.itemsize * read)
                 self.steps += found
                 since = 0 if found else since
             left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):
                 done, violation, stuck = smo_kernels.solve_block(rows, numbers, goal, left)
                 operations = OPERATIONS_PER_VALUE * done * n
-                count(operations=operations, kind="float64", nbytes=rows[0].nbytes)
+                count(operations=operations, kind="float64", nbytes=K.nbytes)
             self.steps, since = self.steps + done, since + done
             if violation != violation:
                 raise OutOfRange("kernel values")

@@ -338,9 +338,12 @@ def subtract_rows(
         return
     n, pairs = len(f), len(f) * len(slots)
     n_strips = max(1, min(n // smo_kernels.COLUMNS, pairs // _MIN_PRODUCTS_PER_THREAD))
+    subtract, n_rows = smo_kernels.subtraction_of(rows.dtype).ctypes, len(slots)
+    source, places, factors, to = (array.ctypes.data for array in (rows, slots, change, f))
 
     def task(strip: slice) -> None:
-        smo_kernels.subtract_rows(rows, first, slots, change, f, strip.start, strip.stop)
+        ends, begin = (strip.start, strip.stop), source + rows.itemsize * first
+        subtract(begin, rows.shape[1], places, n_rows, factors, to, *ends)
 
     with stage("output training", "gradient"):
         parallel_rows(task, n, -(-n // n_strips))

@@ -87,16 +87,11 @@ class MatrixPair(EvaluatedPair):
 
     @functools.cached_property
     def rows(self) -> tuple[Any, ...]:
-        """The fields of `_smo_kernels.Rows`; rows of a larger K are still to be copied.
-
-        A plain tuple, as compiled rounds make it: for a named one `solve_block` is compiled once
-        more.
-        """
+        """The pair's rows; those of a larger K are still to be copied."""
         n, K = len(self.samples), self.K
-        whole = n == len(K)
-        part = K if whole else np.empty((n, n), K.dtype)
-        there = np.zeros(0 if whole else n, np.uint8)
-        return part, there, K, self.first, self.n_a, self.second
+        if n == len(K):
+            return rows_of(K, K)
+        return rows_of(np.empty((n, n), K.dtype), K, len(K), self.first, self.n_a, self.second)
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
         """``f -= change @ K[members]``."""
@@ -105,6 +100,13 @@ class MatrixPair(EvaluatedPair):
         subtract_rows(self.K, slots, change, f[n_a:], self.second)
 
 
-def all_rows(K: np.ndarray) -> tuple[Any, ...]:
-    """The fields of `_smo_kernels.Rows` for a matrix (n, n), whose rows are all there."""
-    return K, np.empty(0, np.uint8), K, 0, 0, 0
+def rows_of(K: np.ndarray, source: np.ndarray, *places: int) -> tuple[Any, ...]:
+    """A matrix (n, n) as steps take it, its `_smo_kernels.RowWords`, and arrays to be kept alive.
+
+    It is read-only, so that no kernel is compiled for two types of arrays. By default all its rows
+    are there.
+    """
+    there, K = np.zeros(len(K), np.uint8), K.view()
+    K.flags.writeable = False
+    words = there.ctypes.data, source.ctypes.data, *(places or (0,) * 4), len(K)
+    return K, np.array(words, np.intp), (there, source)

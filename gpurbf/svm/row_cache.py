@@ -17,6 +17,7 @@ from gpurbf.svm.kernel_matrix import KernelRows, subtract_rows
 from gpurbf.svm.pair_kernel import OPERATIONS_PER_VALUE, EvaluatedPair
 
 round_kernels = lazy_module("gpurbf.svm._round_kernels")
+smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # The cost of reading a kernel value, and of writing one, relative to that of an activation.
@@ -174,7 +175,10 @@ class Rounds:
         self._operations = 2 * int(self._layer.packing.sizes[0])
         self._K = np.empty(len(samples) ** 2, np.float32)
         layer = self._tiles.layer_words(self._layer)
-        self._block = round_kernels.Block(self._K, columns, layer, plan)
+        kinds, dtype = (smo_kernels.steps_on, smo_kernels.subtraction_of), self._K.dtype
+        memory = np.zeros(len(smo_kernels.RowWords._fields), np.intp), np.empty(3)
+        functions = (kind(dtype).address for kind in kinds)
+        self._block = round_kernels.Block(self._K, columns, layer, plan, *memory, *functions)
 
     def run(self, pair: Any, numbers: np.ndarray, limits: tuple[Any, ...], state: Any) -> Any:
         """See `_round_kernels.rounds`; caches get the memory that rounds ask for."""

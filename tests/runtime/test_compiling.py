@@ -56,6 +56,43 @@ def test_a_first_call_says_it_and_a_second_is_not_even_ready_to_compile(tmp_path
     assert not second
 
 
+READ_ONLY = """if True:
+    import numpy as np
+    import gpurbf
+    from gpurbf.runtime.jit import caching
+
+    names, compile = [], caching.JitKernel.compile
+    caching.JitKernel.compile = lambda kernel, types: (
+        names.append(kernel.__name__), compile(kernel, types))[1]
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1200, 6))
+    y = (X[:, 0] + rng.normal(size=len(X)) > 0).astype(int)
+    P, some = np.round(20 * X), y.argsort(kind="stable")[:1000:3]
+    K = np.exp(-((X[some, None] - X[some]) ** 2).sum(2))
+
+    def fit():
+        for Z in (X, P):
+            gpurbf.SVC(C=100).fit(Z, y).predict(Z)
+            gpurbf.RBFClassifier(60, random_state=0).fit(Z, y).predict(Z)
+        gpurbf.SVC(kernel="precomputed", C=1e4).fit(K, y[some]).predict(K)
+
+    fit()
+    first = set(names)
+    functions = len(caching.compiled._made)
+    names.clear()
+    for array in (X, P, K):
+        array.flags.writeable = False
+    fit()
+    assert {"begin_pairs", "solve_free"} <= first and not names, (first, names)
+    assert len(caching.compiled._made) == functions
+"""
+
+
+def test_read_only_data_compile_nothing_again():
+    """Such as joblib's workers get; K is in the solver's order, so it is not copied."""
+    run_python(READ_ONLY)
+
+
 def test_without_a_folder_the_error_says_what_to_set():
     code = (
         "import numba\n"

@@ -6,8 +6,20 @@ import numpy as np
 import pytest
 
 from gpurbf.svm._free_cg_kernels import solve_free
-from gpurbf.svm._smo_kernels import solve_block
-from gpurbf.svm.pair_kernel import MatrixPair, all_rows
+from gpurbf.svm._smo_kernels import solve_block, subtraction_of
+from gpurbf.svm.pair_kernel import MatrixPair, rows_of
+
+
+def all_rows(K):
+    """A matrix whose rows are all there."""
+    return rows_of(K, K)
+
+
+def free_steps(rows, *numbers_and_limits):
+    """The steps of `solve_free`."""
+    K, words, _ = rows
+    minus = subtraction_of(K.dtype).address
+    return solve_free(K, words.ctypes.data, minus, *numbers_and_limits)[0]
 
 
 def numbers_of(low, high, beta, f):
@@ -59,7 +71,7 @@ def ascend(K, low, high, beta, y, f, goal=1e-3, most=1000, values=10**9):
     before, wide = beta.copy(), K.astype(float)
     closed = (beta == low) | (beta == high)
     numbers = numbers_of(low, high, beta, f)
-    steps = solve_free(all_rows(K), numbers, goal, most, values)[0]
+    steps = free_steps(all_rows(K), numbers, goal, most, values)
     beta[:], f[:] = numbers[3:5]
     scale = max(1.0, np.abs(beta).max())
     assert f == pytest.approx(y - wide @ beta, abs=1e-9 * scale)
@@ -98,7 +110,7 @@ def test_the_sum_stays_where_a_sample_at_its_bound_is_far_from_the_free():
     first = np.flatnonzero((low < beta) & (beta < high))[0]
     f[first], high[first] = 1.0, beta[first] + 1e-6
     numbers = numbers_of(low, high, beta, f)
-    assert solve_free(all_rows(K), numbers, 1e-12, 1000, 10**9)[0] > 1
+    assert free_steps(all_rows(K), numbers, 1e-12, 1000, 10**9) > 1
     beta = numbers[3]
     assert beta[first] == high[first]
     assert beta.sum() == pytest.approx(before, abs=1e-15 * np.abs(beta).sum())
@@ -134,6 +146,6 @@ def test_rows_that_are_not_there_yet_are_copied():
     alone = own.copy()
     copied, limits = np.ascontiguousarray(K[np.ix_(whole, whole)]), (1e-3, 1000, 10**9)
     pair = MatrixPair(K, 10, 50, SimpleNamespace(rounding=0.0), slice(10, 40), slice(50, 90))
-    steps, _ = solve_free(pair.rows, own, *limits)
-    assert steps == solve_free(all_rows(copied), alone, *limits)[0] > 0
+    steps = free_steps(pair.rows, own, *limits)
+    assert steps == free_steps(all_rows(copied), alone, *limits) > 0
     np.testing.assert_array_equal(own, alone)

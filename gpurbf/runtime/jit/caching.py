@@ -1,5 +1,6 @@
 """Kernels kept on disk by Numba; no call fails because of a damaged file or a full disk."""
 
+import ctypes
 import functools
 import hashlib
 import re
@@ -115,7 +116,8 @@ def compiled(function, dtypes, contract=False):
     """The C function of a Python function, kept alive and on disk; compiled at its first use.
 
     For each argument, ``dtypes`` has the dtype that it points to, None for a word, or float. Sums
-    of products are contracted (FMA) if ``contract``.
+    of products are contracted (FMA) if ``contract``. Python calls ``ctypes`` of it, with addresses
+    as integers; its lock is free meanwhile.
     """
     kinds = {None: types.intp, float: types.float64}
     arguments = [kinds.get(d) or types.CPointer(from_dtype(d)) for d in dtypes]
@@ -124,6 +126,8 @@ def compiled(function, dtypes, contract=False):
     kernel._cache = Cache(function)
     with without_collecting():
         kernel.compile()
+    numbers = (ctypes.c_double if d is float else ctypes.c_ssize_t for d in dtypes)
+    kernel.ctypes = ctypes.CFUNCTYPE(None, *numbers)(kernel.address)
     return kernel
 
 

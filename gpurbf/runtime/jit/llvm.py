@@ -96,13 +96,15 @@ def pointer(typing_context, address, like):
 
 
 @intrinsic
-def address(typing_context, pointer):
-    """The address that a pointer holds."""
+def address(typing_context, of):
+    """The address that a pointer holds, or that of an array's numbers."""
 
     def generate(context, builder, signature, args):
+        if isinstance(of, types.Array):
+            args = (context.make_array(of)(context, builder, args[0]).data,)
         return builder.ptrtoint(args[0], ir.IntType(64))
 
-    return types.intp(pointer), generate
+    return types.intp(of), generate
 
 
 @intrinsic
@@ -164,18 +166,6 @@ def words(typing_context, address, shape):
         return context.make_tuple(builder, kind, [builder.load(place) for place in places])
 
     return kind(types.intp, shape), generate
-
-
-@intrinsic
-def pointer_to(typing_context, array, place):
-    """The address of the number at a place of a contiguous array."""
-    pointer = types.CPointer(array.dtype)
-
-    def generate(context, builder, signature, args):
-        struct = context.make_array(array)(context, builder, args[0])
-        return builder.gep(struct.data, [args[1]])
-
-    return pointer(array, types.intp), generate
 
 
 @intrinsic

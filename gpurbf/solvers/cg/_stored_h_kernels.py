@@ -14,7 +14,7 @@ from gpurbf.layer.backends.numba.matvec_kernels import PARTS, collect
 from gpurbf.layer.backends.numba.microkernels import BLOCK, LANES
 from gpurbf.layer.backends.numba.packing import aligned_like
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import call_at, keep_alive, pointer_to, use_widest_vectors, widen16
+from gpurbf.runtime.jit.llvm import call_at, keep_alive, pointer, use_widest_vectors, widen16
 
 LARGEST = 32767
 # Rows of a tile of BLOCK columns; rows and columns of one of panels.
@@ -86,11 +86,12 @@ def add_times(begin, end, Q, W, k, some, single, S):
                         -(-n // PARTS), to, sums.strides[0],
                     )  # fmt: skip
                 o += kernel.strip
-    rows = pointer_to(S, begin * S.shape[1])
+    rows = pointer(S.ctypes.data + begin * S.strides[0], S)
     columns = np.arange(k)
     collect(
-        pointer_to(sums, 0), end - begin, W.shape[0] * PARTS, pointer_to(columns, 0), k, rows, k
-    )
+        pointer(sums.ctypes.data, sums), end - begin, W.shape[0] * PARTS,
+        pointer(columns.ctypes.data, columns), k, rows, k,
+    )  # fmt: skip
     keep_alive(columns)
     keep_alive(sums)
 

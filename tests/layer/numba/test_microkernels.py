@@ -13,7 +13,7 @@ from gpurbf.layer.backends.numba.matvec import GroupedWeights, times
 from gpurbf.layer.backends.numba.microkernels import AVX2, AVXVNNI, DOTPROD, I8MM, LANES, OPERATIONS
 from gpurbf.layer.backends.numba.microkernels import KINDS as OF_TILES
 from gpurbf.profiling import machine
-from gpurbf.runtime.jit.llvm import call_at, pointer_to
+from gpurbf.runtime.jit.llvm import address, call_at, pointer
 
 KINDS = OF_TILES | matvec_kernels.KINDS
 
@@ -63,8 +63,9 @@ def test_sums_of_packed_rows_are_the_same_anywhere_in_memory(n, rows, dtype):
 @njit
 def _collect(sums, columns, out):
     k = len(columns)
-    given = pointer_to(columns, 0), k, pointer_to(out, 0), k
-    matvec_kernels.collect(pointer_to(sums, 0), len(out), k * matvec_kernels.PARTS, *given)
+    given = pointer(address(columns), columns), k, pointer(address(out), out), k
+    first = pointer(address(sums), sums)
+    matvec_kernels.collect(first, len(out), k * matvec_kernels.PARTS, *given)
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
