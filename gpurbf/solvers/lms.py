@@ -70,8 +70,7 @@ class LMS(BaseEstimator):
         -------
         W : ndarray of shape (m, k), float64
         """
-        W = deque(self.epochs(layer, X, T, weights, **context), maxlen=1).pop()
-        return W.copy()
+        return deque(self.epochs(layer, X, T, weights, **context), maxlen=1).pop().copy()
 
     def epochs(
         self,

@@ -261,8 +261,7 @@ class BinarySolver:
         # Before steps ahead, which end compiled rounds, each set adds a point.
         self.last, self.plane.added = tuple(last), self.sets
         if outcome == round_kernels.STEP:
-            K = self.rounds.block(len(values[0]))
-            return self._step(K, violation, values, inside)
+            return self._step(self.rounds.block(len(values[0])), violation, values, inside)
         if outcome == round_kernels.LOOK:
             self.rounds = None
         self.changed = len(changed)

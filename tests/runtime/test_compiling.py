@@ -108,9 +108,9 @@ def test_only_kernels_without_pythons_lock_are_timed_as_such():
     kernels = lazy_module("gpurbf.svm._smo_kernels")
     with Recorder():
         assert kernels.kkt_summary is _smo_kernels.kkt_summary
-        assert kernels.solve_block is not _smo_kernels.solve_block
+        assert kernels.begin_pairs is not _smo_kernels.begin_pairs
 
 
 def test_the_folder_that_is_named_contains_those_of_all_kernels():
-    folders = [kernel.stats.cache_path for kernel in (_smo_kernels.solve_block, jit._cached)]
+    folders = [kernel.stats.cache_path for kernel in (_smo_kernels.begin_pairs, jit._cached)]
     assert all(Path(folder).is_relative_to(jit.cache_folder()) for folder in folders)

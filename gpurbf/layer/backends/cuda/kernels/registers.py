@@ -169,8 +169,7 @@ def copies(asynchronous):
                 asm(builder, text, ir.VoidType(), "r,l,~{memory}", places, True)
             else:
                 quad = ir.VectorType(I32, 4)
-                origin = builder.inttoptr(args[3], ir.PointerType(quad, 1))
-                value = builder.load(origin, align=16)
+                value = builder.load(builder.inttoptr(args[3], ir.PointerType(quad, 1)), align=16)
                 builder.store(value, builder.bitcast(target, quad.as_pointer()), align=16)
 
         return types.void(to, at, source, types.int64), generate
