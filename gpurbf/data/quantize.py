@@ -56,7 +56,7 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
         to = address + i * n, address + N * n + i
         for scale, held in roundings:
             kernels.encoder(X.dtype, held.dtype)(rows.ctypes.data, len(rows), n, scale, *to)
-            if not off[part].any():
+            if not np.count_nonzero(off[part]):  # a quarter of the time of `any`, for a row
                 break
 
     parallel_rows(tile, N, rows_of_tile(X.itemsize * n))

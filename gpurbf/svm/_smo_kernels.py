@@ -62,6 +62,10 @@ class RowWords(NamedTuple):
     n: int
 
 
+# Numbers of 64 bits of a pair in `begin_pairs`.
+BEGUN = len(RowWords._fields) + 6
+
+
 @_inner
 def _row(K, rows, i):
     """A pointer to row i of K, which is copied first if it is not there."""
@@ -220,7 +224,7 @@ def solve_block(rows, numbers, goal, max_steps):
 
 
 @cached(nogil=True, error_model="numpy")
-def begin_pairs(n_pairs, rows, part, diagonal, C, numbers, step, goal, limits, about):
+def begin_pairs(n_pairs, pairs, part, diagonal, C, numbers, step, goal, limits):
     """The first steps of pairs of classes in a ready matrix, all of them if those are enough.
 
     Arrays are passed as addresses.
@@ -228,8 +232,10 @@ def begin_pairs(n_pairs, rows, part, diagonal, C, numbers, step, goal, limits, a
     Parameters
     ----------
     n_pairs : int
-    rows : intp array of shape (pairs, 7)
-        The `RowWords` of each pair, which is all of its source if there is nothing to copy.
+    pairs : array of shape (pairs, BEGUN)
+        The `RowWords` of each pair, which is all of its source if there is nothing to copy. Behind
+        them it becomes, in float64, steps, violation and whether the pair is stuck, see
+        `solve_block`, and the summary of `kkt_summary`.
     part : array of shape (largest n, largest n)
         Scratch, of the dtype of the matrix; it is not used for a pair that is all of it.
     diagonal, C : float64 array of shape (N,)
@@ -242,14 +248,12 @@ def begin_pairs(n_pairs, rows, part, diagonal, C, numbers, step, goal, limits, a
         See `solve_block`.
     limits : (least, most)
         A pair makes at most min(max(least, n), most) steps.
-    about : float64 array of shape (pairs, 6)
-        Becomes steps, violation and whether the pair is stuck, see `solve_block`, and the summary
-        of `kkt_summary`.
     """
     diagonal, C = pointer(diagonal, np.float64), pointer(C, np.float64)
-    own, about, (least, most) = pointer(numbers, np.float64), pointer(about, np.float64), limits
-    for _ in range(n_pairs):
-        pair = words(rows, RowWords)
+    own, (least, most) = pointer(numbers, np.float64), limits
+    for p in range(n_pairs):
+        rows = pairs + 8 * BEGUN * p
+        pair, about = words(rows, RowWords), pointer(rows + 8 * (BEGUN - 6), np.float64)
         there, n, n_first = pointer(pair.there, np.uint8), pair.n, pair.n_first
         low, high = moved(own, n), moved(own, 2 * n)
         beta, f = moved(own, 3 * n), moved(own, 4 * n)
@@ -263,7 +267,7 @@ def begin_pairs(n_pairs, rows, part, diagonal, C, numbers, step, goal, limits, a
         limit = limit if limit < most else most
         call_at(step, K, rows, address(own), goal, limit, address(about))
         about[3], about[4], about[5] = _summary(own, n)
-        own, about, rows = moved(own, 7 * n), moved(about, 6), rows + 8 * len(pair)
+        own = moved(own, 7 * n)
 
 
 def _subtract(rows, apart, slots, count, change, f, begin, end):

@@ -64,19 +64,15 @@ def solution_of(numbers: np.ndarray, steps: int, violation: float, tol: float) -
 
 
 def begin_on_matrix(
-    K: np.ndarray,
-    diagonal: np.ndarray,
-    C: np.ndarray,
-    spans: np.ndarray,
-    tol: float,
-    max_iter: int,
+    K: np.ndarray, bounds: np.ndarray, spans: np.ndarray, tol: float, max_iter: int
 ) -> Iterator[tuple[Solution, np.ndarray, bool]]:
     """The first steps of pairs of classes in a ready matrix, in one call; most need no more.
 
     Parameters
     ----------
     K : ndarray of shape (N, N)
-    diagonal, C : ndarray of shape (N,)
+    bounds : ndarray of shape (2, N)
+        Diagonal of K, and upper bounds of alpha.
     spans : ndarray of shape (pairs, 4)
         Where both classes are: see `_smo_kernels.begin_pairs`.
     tol, max_iter
@@ -91,23 +87,26 @@ def begin_on_matrix(
     ended : bool
         Whether no step can follow.
     """
-    sizes = spans[:, 3]
-    n, every, about = int(sizes.max()), np.empty(7 * sizes.sum()), np.empty((len(sizes), 6))
-    whole, there = n == len(K), np.empty(n, np.uint8)
-    part = K if whole else np.empty((n, n), K.dtype)
-    source = there.ctypes.data, K.ctypes.data, 0 if whole else len(K)
-    rows = np.array([(*source, *span) for span in spans.tolist()], np.intp)
-    least = smo_kernels.MIN_STEPS_PER_CALL
+    sizes, least = spans[:, 3].tolist(), smo_kernels.MIN_STEPS_PER_CALL
+    n, total, width = max(sizes), 7 * sum(sizes), smo_kernels.BEGUN
+    part = K if n == len(K) else np.empty((n, n), K.dtype)
+    # One block of memory: asking NumPy for an address takes as long as a hundred steps.
+    every = np.empty(total + width * len(sizes) + n // 8 + 1)
+    address, diagonal = every.ctypes.data, bounds.ctypes.data
+    pairs = every[total : total + width * len(sizes)].reshape(-1, width)
+    rows, about, to = pairs.view(np.intp), pairs[:, -6:], address + 8 * total
+    rows[:, :3] = to + pairs.nbytes, K.ctypes.data, 0 if part is K else len(K)
+    rows[:, 3:-6] = spans
     with stage("output training", "inner steps"):
-        *given, to = (a.ctypes.data for a in (rows, part, diagonal, C, every, about))
+        given = to, part.ctypes.data, diagonal, diagonal + bounds.strides[0], address
         step = smo_kernels.steps_on(K.dtype).address
-        smo_kernels.begin_pairs(len(sizes), *given, step, tol, (least, max_iter), to)
+        smo_kernels.begin_pairs(len(sizes), *given, step, tol, (least, max_iter))
         steps, violations = about[:, 0], about[:, 1]
-        count(operations=OPERATIONS_PER_VALUE * int(steps @ sizes), kind="float64")
+        count(operations=OPERATIONS_PER_VALUE * int(steps @ spans[:, 3]), kind="float64")
     if np.isnan(violations).any():
         raise OutOfRange("kernel values")
     at = 0
-    for n, (made, violation, stuck, *summary) in zip(sizes.tolist(), about.tolist()):
+    for n, (made, violation, stuck, *summary) in zip(sizes, about.tolist()):
         numbers, at = every[at : at + 7 * n].reshape(7, n), at + 7 * n
         solution = Solution(numbers[3].copy(), int(made), violation, violation < tol, *summary)
         yield solution, numbers, bool(stuck) or made < max(least, n) or made == max_iter

@@ -40,8 +40,8 @@ _FOUND_AT_LEAST = 0.4
 _THREADS_PER_CACHE = 4
 
 
-# A ready matrix, and the kernel's diagonal and C of its samples.
-Part = tuple[np.ndarray, np.ndarray, np.ndarray]
+# A ready matrix, and of its samples the kernel's diagonal and C (2, N).
+Part = tuple[np.ndarray, np.ndarray]
 
 
 def _bins(sizes: list[int], most: int) -> list[range]:
@@ -212,7 +212,7 @@ class PairsSolver:
         starts[classes] = own[classes].cumsum() - own[classes]
         a, b = np.array([self.pairs[p] for p in numbers]).T
         spans = np.array([starts[a], own[a], starts[b], own[a] + own[b]]).T.copy()
-        part = K, kernel.diagonal[samples], self.C[samples]
+        part = K, np.stack([kernel.diagonal[samples], self.C[samples]])
         tasks = _bins(spans[:, 3].tolist(), min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
 
         def task(i: int) -> None:

@@ -15,7 +15,7 @@ from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
 
 # Maximum number of centers whose activations determine mean and range.
-_MAX_CENTERS_EVALUATED = 256
+_MAX_CENTERS_EVALUATED = 1024
 # Rows whose mean is the shift if there is no grid.
 _SHIFT_ROWS = 1024
 # Maximum fraction of the ridge that rounding may add to it.
@@ -43,7 +43,7 @@ def fixed_point(
     Rounding errors of H, independent and step²/12 each on average, add that much to the mean
     diagonal of HᵀH, as a ridge does. They are accepted up to a tenth of the ridge, which is alpha
     times the mean diagonal. Both means, and the range that must fit into 15 bits, are taken from
-    the activations of up to 256 of the centers, so that every batch and every machine with these
+    the activations of up to 1,024 of the centers, so that every batch and every machine with these
     centers finds the same. The result also depends on the largest weight and the mean weight.
     Samples may differ by less than centers do, so the caller that sums them must check `tolerable`
     for them.
