@@ -33,9 +33,11 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     # Bytes and float32 numbers become float64 numbers in the kernel.
     dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
 
+    add, factors, to = kernels.summer(dtype), odd.ctypes.data, sums.ctypes.data
+
     def tile(rows: slice) -> None:
-        own, to = np.ascontiguousarray(X[rows], dtype), sums[rows].ctypes.data
-        kernels.summer(dtype)(own.ctypes.data, *own.shape, odd.ctypes.data, to)
+        own = np.ascontiguousarray(X[rows], dtype)
+        add(own.ctypes.data, *own.shape, factors, to + 8 * rows.start)
 
     parallel_rows(tile, X.shape[0], min(_ROWS, rows_of_tile(dtype.itemsize * X.shape[1])))
     return mix(sums)

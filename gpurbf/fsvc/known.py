@@ -27,8 +27,6 @@ kernels = lazy_module("gpurbf.fsvc._kernels")
 # Fraction of each class that is held out to compare radii.
 _VALIDATION_SHARE = 0.2
 _ROWS_PER_BLOCK = 1024
-# However little memory may be taken.
-_LEAST_SAMPLES = 20
 
 
 class Sample(NamedTuple):
@@ -49,7 +47,7 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     labels, w = y[stream], order.weights / (order.weights.max() or 1.0)
     held = held_out(keys, labels, w)
     # Half the budget is for distances. Samples with the smallest keys are taken, in stream order.
-    S = max(_LEAST_SAMPLES, int(math.sqrt(working_bytes() / 2 / 4)))
+    S = max(20, int(math.sqrt(working_bytes() / 2 / 4)))  # 20 however little it is
 
     def part(mask: np.ndarray, size: int) -> np.ndarray:
         members = np.flatnonzero(mask)

@@ -94,18 +94,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# joblib knows the quota of a container; this is read once, as Numba reads its own.
-_all_cores = functools.cache(joblib.cpu_count)
+@functools.cache  # read once, as Numba reads its own
+def _quota() -> int:
+    """What joblib allows, which knows a container's quota; a number given to Numba replaces it."""
+    return sys.maxsize if "NUMBA_NUM_THREADS" in os.environ else joblib.cpu_count()
 
 
 def _cores() -> int:
     """How many threads the process may use: the least of what Numba, NumPy's BLAS and joblib allow.
 
     joblib's workers set the first two through their environment (one thread each under loky), and
-    ``threadpoolctl.threadpool_limits`` sets that of BLAS. A number for Numba replaces joblib's.
+    ``threadpoolctl.threadpool_limits`` sets that of BLAS.
     """
-    most = [jit.numba.config.NUMBA_NUM_THREADS, *blas_threads.found()]
-    return max(1, min(most if "NUMBA_NUM_THREADS" in os.environ else [*most, _all_cores()]))
+    return max(1, min([jit.numba.config.NUMBA_NUM_THREADS, _quota(), *blas_threads.found()]))
 
 
 def _current() -> tuple[_Limit, ...]:

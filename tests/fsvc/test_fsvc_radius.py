@@ -113,8 +113,9 @@ def test_the_search_keeps_to_the_most_centers_allowed():
     assert (model.radius_path_["expected_centers"] <= 1.1 * 60).all()
 
 
-def test_the_search_works_where_the_sample_is_a_part_of_the_data():
-    with config_context(memory=1):
+@pytest.mark.parametrize("memory", [1, 1e-6])
+def test_the_search_works_where_the_sample_is_a_part_of_the_data(memory):
+    with config_context(memory=memory):
         model = fitted(X, y, max_centers=200)
     chosen = model.radius_path_["radius"] == model.radius_
     assert model.radius_path_["n_centers"][chosen].max() < len(model.centers_) <= 200

@@ -365,7 +365,8 @@ def test_an_interrupt_at_any_moment_lets_the_next_call_work():
 
 
 def test_a_quota_that_joblib_knows_limits_threads_unless_numba_is_given_a_number(monkeypatch):
-    monkeypatch.setattr(threads, "_all_cores", lambda: 2)
+    monkeypatch.setattr(joblib, "cpu_count", lambda: 2)
+    monkeypatch.setattr(threads, "_quota", threads._quota.__wrapped__)
     monkeypatch.setattr(threads.blas_threads, "found", lambda: [9])
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 8)
     monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
