@@ -109,7 +109,7 @@ class NormalEquations:
     def coarse(
         self, layer: Layer, double: Layer, X: Any, weights: np.ndarray | None = None
     ) -> bool:
-        """Whether rounding of H adds more than a tenth to the penalty, or costs more than that.
+        """Whether rounding of H adds over a tenth to the penalty, or 2 % to the squared residuals.
 
         Rounding, to the grid and to the dtype of the layer, is measured on some of the rows added,
         X with these weights, for which ``double`` gives H in float64. Errors of many rows or
