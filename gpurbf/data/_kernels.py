@@ -9,10 +9,10 @@ _BYTE, _WORD = np.dtype(np.uint8), np.dtype(np.uint64)
 
 
 def encode_rows(X, n_rows, n, scale, codes, off):
-    """Write ``round(x * denominator) + zero`` as codes of the rows that are `off`; who remains.
+    """Write the codes ``round(x * denominator) + zero`` of the rows that are marked in ``off``.
 
-    A row remains if a number is not quantized, or not one of the dtype of ``scale``, which holds
-    the denominator, its inverse and the zero point.
+    The mark stays where a number is not quantized, or not one of the dtype of ``scale``, which
+    holds the denominator, its inverse and the zero point.
     """
     denominator, inverse, zero = scale[0], scale[1], scale[2]
     low, high = number_of(scale, 0), number_of(scale, 255)
@@ -44,14 +44,14 @@ def row_sums(X, n_rows, n, odd, sums):
         sums[i] = total
 
 
-def encoder(dtype, scale):
-    """`encode_rows` for rows and a scale of float64 or float32, as Python calls it."""
-    return compiled(encode_rows, (dtype, None, None, scale, _BYTE, _BYTE)).ctypes
+def encoding_of(dtype, scale):
+    """The C function `encode_rows` for rows and a scale of float64 or float32."""
+    return compiled(encode_rows, (dtype, None, None, scale, _BYTE, _BYTE))
 
 
-def summer(dtype):
-    """`row_sums` for rows of a dtype, as Python calls it."""
-    return compiled(row_sums, (dtype, None, None, _WORD, _WORD)).ctypes
+def sums_of(dtype):
+    """The C function `row_sums` for rows of a dtype."""
+    return compiled(row_sums, (dtype, None, None, _WORD, _WORD))
 
 
 # Maximum number of squares of 8-bit numbers whose sum fits into 32 bits.

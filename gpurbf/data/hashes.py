@@ -33,7 +33,7 @@ def row_hashes(X: Any, seed: int) -> np.ndarray:
     # Bytes and float32 numbers become float64 numbers in the kernel.
     dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
 
-    add, factors, to = kernels.summer(dtype), odd.ctypes.data, sums.ctypes.data
+    add, factors, to = kernels.sums_of(dtype).ctypes, odd.ctypes.data, sums.ctypes.data
 
     def tile(rows: slice) -> None:
         own = np.ascontiguousarray(X[rows], dtype)

@@ -54,7 +54,7 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
         rows, i = np.ascontiguousarray(X[part]), part.start
         to = address + i * n, address + N * n + i
         for kind in dict.fromkeys((X.dtype, np.dtype(np.float32))):
-            write, scale, _held = _encoder(quantization, X.dtype, kind)
+            write, scale, _held = _encoding(quantization, X.dtype, kind)
             write(rows.ctypes.data, len(rows), n, scale, *to)
             if not np.count_nonzero(off[part]):  # a quarter of the time of `any`, for a row
                 break
@@ -64,11 +64,11 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
 
 
 @functools.lru_cache
-def _encoder(quantization: Quantization, dtype: np.dtype, kind: np.dtype) -> tuple[Any, ...]:
-    """What encodes rows of a dtype as numbers of a kind, the address of its scale, the scale."""
+def _encoding(quantization: Quantization, dtype: np.dtype, kind: np.dtype) -> tuple[Any, ...]:
+    """The function that encodes rows of a dtype, the address of its scale, and the scale."""
     q, zero = quantization
     scale = np.array([q, 1 / q, zero], kind)
-    return kernels.encoder(dtype, kind), scale.ctypes.data, scale
+    return kernels.encoding_of(dtype, kind).ctypes, scale.ctypes.data, scale
 
 
 def sample_of(X: Any) -> np.ndarray:

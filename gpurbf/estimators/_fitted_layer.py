@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.centers import CENTERS, most_centers
-from gpurbf.data.samples import holds_squares, shared_quantizations, with_room
+from gpurbf.data.samples import FORCED, holds_squares, shared_quantizations, with_room
 from gpurbf.estimators._base import StateMixin, say
 from gpurbf.estimators._validation import Rows, check_layer_parameters, check_samples, profile_of
 from gpurbf.layer.activation import Activation
@@ -55,8 +55,11 @@ class FittedLayerMixin(StateMixin):
     def _new_layer(
         self, C: Any, activation: Activation, quantizations: Any, dtype: Any = None
     ) -> HiddenLayer:
-        """A layer with that backend and precision."""
-        return HiddenLayer(C, activation, dtype=dtype, quantizations=quantizations, **self._options)
+        """A layer with that backend and precision; OutOfRange if a forced one is too narrow."""
+        made = HiddenLayer(C, activation, dtype=dtype, quantizations=quantizations, **self._options)
+        if self.precision in FORCED and not holds_squares(made.dtype, C):
+            raise OutOfRange(f"squared distances in {made.dtype}")
+        return made
 
     def _layer(self) -> HiddenLayer:
         """The layer on the backend selected now."""
@@ -124,8 +127,6 @@ class ChosenLayerMixin(FittedLayerMixin):
                 C = C.astype(np.float32 if X.dtype == np.float32 else C.dtype)
         C = with_room(C)
         layer = self._new_layer(C, activation, shared_quantizations(C, X, self.precision))
-        if not holds_squares(layer.dtype, C):  # of a forced precision
-            raise OutOfRange(f"squared distances in {layer.dtype}")
         warn_if_dense_takes_long(X, layer)
         if layer.quantization is None and not isinstance(self.gamma, str):
             warn_if_rounding_decides(X, activation, layer.dtype)

@@ -381,7 +381,7 @@ class SVC(
             if X.quantization is None and not isinstance(self.gamma, str):
                 warn_if_rounding_decides(X.values, self._activation, np.float64)
         try:
-            if not given and self.kernel != "linear" and self._gamma == 0 != self.gamma:
+            if self.gamma == "scale" and not (given or self._gamma or self.kernel == "linear"):
                 raise OutOfRange("gamma")
             stepped = progress.stepped if progress.hears_sets else None
             return self._train_pairs(X, codes, C, groups, stepped=stepped, solved=progress.solved)

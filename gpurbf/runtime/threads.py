@@ -96,7 +96,7 @@ if hasattr(os, "register_at_fork"):
 
 @functools.cache  # read once, as Numba reads its own
 def _quota() -> int:
-    """What joblib allows, which knows a container's quota; a number given to Numba replaces it."""
+    """joblib's number of cores, which a container's quota limits; Numba's variable replaces it."""
     return sys.maxsize if "NUMBA_NUM_THREADS" in os.environ else joblib.cpu_count()
 
 

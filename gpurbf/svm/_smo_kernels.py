@@ -62,8 +62,9 @@ class RowWords(NamedTuple):
     n: int
 
 
-# Numbers of 64 bits of a pair in `begin_pairs`.
-BEGUN = len(RowWords._fields) + 6
+# A pair in `begin_pairs`: from which number of 64 bits on it has results, and how many in all.
+RESULTS_AT = len(RowWords._fields)
+PAIR_WORDS = RESULTS_AT + 6
 
 
 @_inner
@@ -189,7 +190,7 @@ def _steps(K, given, numbers, goal, max_steps, about):
     about[0], about[1], about[2] = steps, violation, stuck
 
 
-def steps_on(dtype):
+def steps_of(dtype):
     """The C function of the steps, for kernel values of a dtype."""
     return compiled(_steps, (dtype, None, _NUMBER, float, None, _NUMBER))
 
@@ -218,7 +219,7 @@ def solve_block(rows, numbers, goal, max_steps):
     """
     about = np.empty(3)
     given = (array.ctypes.data for array in (*rows[:2], numbers))
-    time_unlocked(steps_on(rows[0].dtype).ctypes)(*given, goal, max_steps, about.ctypes.data)
+    time_unlocked(steps_of(rows[0].dtype).ctypes)(*given, goal, max_steps, about.ctypes.data)
     steps, violation, stuck = about.tolist()
     return int(steps), violation, bool(stuck)
 
@@ -232,7 +233,7 @@ def begin_pairs(n_pairs, pairs, part, diagonal, C, numbers, step, goal, limits):
     Parameters
     ----------
     n_pairs : int
-    pairs : array of shape (pairs, BEGUN)
+    pairs : array of shape (pairs, PAIR_WORDS)
         The `RowWords` of each pair, which is all of its source if there is nothing to copy. Behind
         them it becomes, in float64, steps, violation and whether the pair is stuck, see
         `solve_block`, and the summary of `kkt_summary`.
@@ -252,8 +253,8 @@ def begin_pairs(n_pairs, pairs, part, diagonal, C, numbers, step, goal, limits):
     diagonal, C = pointer(diagonal, np.float64), pointer(C, np.float64)
     own, (least, most) = pointer(numbers, np.float64), limits
     for p in range(n_pairs):
-        rows = pairs + 8 * BEGUN * p
-        pair, about = words(rows, RowWords), pointer(rows + 8 * (BEGUN - 6), np.float64)
+        rows = pairs + 8 * PAIR_WORDS * p
+        pair, about = words(rows, RowWords), pointer(rows + 8 * RESULTS_AT, np.float64)
         there, n, n_first = pointer(pair.there, np.uint8), pair.n, pair.n_first
         low, high = moved(own, n), moved(own, 2 * n)
         beta, f = moved(own, 3 * n), moved(own, 4 * n)

@@ -88,18 +88,19 @@ def begin_on_matrix(
         Whether no step can follow.
     """
     sizes, least = spans[:, 3].tolist(), smo_kernels.MIN_STEPS_PER_CALL
-    n, total, width = max(sizes), 7 * sum(sizes), smo_kernels.BEGUN
+    n, total, width = max(sizes), 7 * sum(sizes), smo_kernels.PAIR_WORDS
     part = K if n == len(K) else np.empty((n, n), K.dtype)
     # One block of memory: asking NumPy for an address takes as long as a hundred steps.
     every = np.empty(total + width * len(sizes) + n // 8 + 1)
     address, diagonal = every.ctypes.data, bounds.ctypes.data
     pairs = every[total : total + width * len(sizes)].reshape(-1, width)
-    rows, about, to = pairs.view(np.intp), pairs[:, -6:], address + 8 * total
+    about, to = pairs[:, smo_kernels.RESULTS_AT :], address + 8 * total
+    rows = pairs.view(np.intp)[:, : smo_kernels.RESULTS_AT]
     rows[:, :3] = to + pairs.nbytes, K.ctypes.data, 0 if part is K else len(K)
-    rows[:, 3:-6] = spans
+    rows[:, 3:] = spans
     with stage("output training", "inner steps"):
         given = to, part.ctypes.data, diagonal, diagonal + bounds.strides[0], address
-        step = smo_kernels.steps_on(K.dtype).address
+        step = smo_kernels.steps_of(K.dtype).address
         smo_kernels.begin_pairs(len(sizes), *given, step, tol, (least, max_iter))
         steps, violations = about[:, 0], about[:, 1]
         count(operations=OPERATIONS_PER_VALUE * int(steps @ spans[:, 3]), kind="float64")

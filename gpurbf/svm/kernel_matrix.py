@@ -127,8 +127,7 @@ class KernelRows:
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.diagonal, self.largest = self._diagonal()
         self.dtype, self.rounding, why = self._arithmetic()
-        once = _ROUNDING * self.largest
-        self.kept_rounding = self.rounding if self.dtype == np.float32 else once
+        self.kept_rounding = self.rounding if self.dtype == np.float32 else _ROUNDING * self.largest
         whole = self.n_samples <= MAX_MATRIX
         # All of a small K is asked for in one call: a first small fit compiles nothing more.
         layers = None if whole else self.backend_and_reason[0].among

@@ -175,9 +175,9 @@ class Rounds:
         self._operations = 2 * int(self._layer.packing.sizes[0])
         self._K = np.empty(len(samples) ** 2, np.float32)
         layer = self._tiles.layer_words(self._layer)
-        kinds, dtype = (smo_kernels.steps_on, smo_kernels.subtraction_of), self._K.dtype
         memory = np.zeros(len(smo_kernels.RowWords._fields), np.intp), np.empty(3)
-        functions = (kind(dtype).address for kind in kinds)
+        kinds = smo_kernels.steps_of, smo_kernels.subtraction_of
+        functions = (of(self._K.dtype).address for of in kinds)
         self._block = round_kernels.Block(self._K, columns, layer, plan, *memory, *functions)
 
     def run(self, pair: Any, numbers: np.ndarray, limits: tuple[Any, ...], state: Any) -> Any:

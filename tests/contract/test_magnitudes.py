@@ -11,7 +11,7 @@ from reference import PROFILES
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
-from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer
+from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer
 
 X, y = load_iris(return_X_y=True)
 NORMAL = np.random.default_rng(0).standard_normal((120, 6))
@@ -28,7 +28,10 @@ MODELS = [
 REFUSED = [(model, scale) for model in MODELS for scale in (1e155, 1e200, 1e-200)]
 # SVC answers where scikit-learn's does.
 REFUSED += [(SVC(), 1e155), (SVC(), 1e200)]
-REFUSED += [(RBFLayer(30, kernel="laplacian", precision="float32", random_state=0), 1e-24)]
+REFUSED += [
+    (model.set_params(precision="float32", random_state=0), 1e-24)
+    for model in (RBFLayer(30, kernel="laplacian"), FSVC(), RBFClassifierCV(30, kernel="laplacian"))
+]
 CLASSIFIERS = [RBFClassifier(30, alpha=1e-4, random_state=0), FSVC(random_state=0), SVC()]
 OUTSIDE = "ignore:.*outside the radius of every center:UserWarning"
 

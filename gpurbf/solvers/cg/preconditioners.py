@@ -173,8 +173,7 @@ class Nystrom:
                 B = (half * values[known]) @ half.T
             else:
                 B = half @ (vectors[:, known].T @ middle @ vectors[:, known]) @ half.T
-            rest = max(0.0, trace - float(np.trace(B))) / max(1, m - s)
-            self.rest = ridge + rest
+            self.rest = ridge + max(0.0, trace - float(np.trace(B))) / max(1, m - s)
             B[np.diag_indices(s)] += ridge
             self.middle = inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
             self.middle[np.diag_indices(s)] -= 1 / self.rest

@@ -191,8 +191,7 @@ def _solve(A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
     """(A + ridge I)⁻¹ B and the whitening; A is overwritten."""
     xp, diagonal = library(A), A.diagonal().copy()
     for attempt in range(_N_RETRIES + 1):
-        jitter = ridge * 100.0**attempt
-        xp.fill_diagonal(A, diagonal + jitter)
+        xp.fill_diagonal(A, diagonal + ridge * 100.0**attempt)
         try:
             with stage("output training", "Cholesky"):
                 count(operations=len(A) ** 3 / 3, kind="float64", nbytes=A.nbytes)
