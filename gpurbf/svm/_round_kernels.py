@@ -12,7 +12,7 @@ from gpurbf.layer.backends.numba.consumers import Store
 from gpurbf.layer.backends.numba.driver import CallWords, LayerWords, evaluate_rows
 from gpurbf.layer.backends.numba.packing import pack_centers
 from gpurbf.runtime.jit.caching import cached, inner
-from gpurbf.runtime.jit.llvm import address, call_at
+from gpurbf.runtime.jit.llvm import address, call_at, keep_alive
 from gpurbf.svm import _smo_kernels as smo
 from gpurbf.svm import _working_set_kernels as working_sets
 
@@ -88,6 +88,7 @@ def _subtract(own, block, samples, members, change, f, memory):
             _evaluate(own.layer, block.plan, missing, rows, 4 * apart, where, memory)
         n, part = len(places), change[start:]
         call_at(block.minus, rows, apart, address(places), n, address(part), address(f), 0, len(f))
+        keep_alive(places)
         start, evaluated = start + n, evaluated + len(missing)
     return evaluated
 

@@ -284,8 +284,7 @@ class BinarySolver:
         if violation < self.tol or steps == self.max_iter or self.check(steps, violation):
             return violation
         self.last = members, end == len(members), 0
-        fresh = slice(0, len(members)) if ready else slice(begin, end)
-        K = self.kernel.block(members, fresh)
+        K = self.kernel.block(members, slice(0, len(members)) if ready else slice(begin, end))
         return self._step(K, violation, values, 0)
 
     def _step(self, K: Any, violation: float, values: Any, begun: int) -> float | None:
