@@ -21,7 +21,7 @@ from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import Rows, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters
 from gpurbf.fsvc.selection import Order, Selection, order_of
-from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.one_hot import one_hot, votes
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -85,7 +85,8 @@ class FSVC(CallbackSupportMixin, DaskClassifier, local=fsvc.FSVC):
                     empty = shared(model._new_selection(model.radius_), "centers")
                     model._keep_centers(_chain(blocks, "pass", _feed, empty, parts))
                 else:
-                    W = _trained(blocks, parts, model, solver, model._votes(blocks.factors))
+                    W = votes(model._selection.labels, len(blocks.classes), blocks.factors)
+                    W = _trained(blocks, parts, model, solver, W)
                     model._keep_outputs(W, solver, model.centers_)
         self.model_ = model
         return self

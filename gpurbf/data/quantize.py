@@ -87,6 +87,12 @@ def candidates(X: Any) -> list[Quantization]:
     with np.errstate(over="ignore", invalid="ignore"):
         multiples = np.multiply.outer(DENOMINATORS, sample[:1].astype(np.float64))
         near = (np.abs(multiples - np.rint(multiples)) <= _NEAR).all(axis=(1, 2))
-    likely = (q for q, close in zip(DENOMINATORS, near) if close)
-    allowed = (Quantization(q, zero) for q in likely for zero in (0, 128))
-    return [quantization for quantization in allowed if not encode(sample, quantization)[1].any()]
+        ends = np.rint(np.outer(DENOMINATORS, (sample.min(initial=0), sample.max(initial=0))))
+    # The kernel for rows that were float32 is compiled only for data that fit into bytes.
+    likely = (
+        Quantization(q, zero)
+        for q, close, (low, high) in zip(DENOMINATORS, near, ends)
+        for zero in (0, 128)
+        if close and -zero <= low and high <= 255 - zero
+    )
+    return [quantization for quantization in likely if not encode(sample, quantization)[1].any()]

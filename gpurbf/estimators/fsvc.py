@@ -52,7 +52,7 @@ from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import make_solver
-from gpurbf.solvers.one_hot import one_hot, winning_class
+from gpurbf.solvers.one_hot import one_hot, votes, winning_class
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -457,7 +457,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 elif name == "centers":
                     old = self._choose_centers(X, codes, order.stream, places)
                 elif name == "outputs":
-                    W = self._trained(solver, rows, order.rows, self._votes(factors), old, goes_on)
+                    W = votes(self._selection.labels, len(self.classes_), factors)
+                    W = self._trained(solver, rows, order.rows, W, old, goes_on)
                     self._keep_outputs(W, solver, X)
 
     @stage("prepare", "order of the samples")
@@ -560,15 +561,6 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._keep_layer(self._new_layer(C, self._evaluated(), quantizations))
         self.center_indices_ = selection.indices
 
-    def _votes(self, factors: np.ndarray | None) -> np.ndarray:
-        """Output weights (m, k) before training: centers vote for their classes.
-
-        The largest vote is 1; ``factors`` are those of the classes, None: all 1.
-        """
-        labels = self._selection.labels
-        W = one_hot(labels, len(self.classes_))
-        return W if factors is None else W * (factors / factors.max())[labels, None]
-
     @stage("output training")
     def _trained(
         self, solver: Any, rows: Rows, order: np.ndarray, W: np.ndarray, old: np.ndarray, keep: bool
@@ -593,6 +585,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             return solver.solve(normal, keep=keep).W
         if len(old):
             W[old] = self.coef_.T
+        if not len(order):  # a chunk of which no sample has a weight
+            return W
         return solver.train(layer, X, T, weights, start=W, order=order)
 
     @stage("back and evaluate", "fitted attributes")

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import gen_batches
+from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.metaestimators import available_if
 
 from gpurbf.centers import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
+from gpurbf.data.hashes import row_hashes
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import CallbackSupportMixin, say, steps, transaction, with_callbacks
@@ -25,14 +26,12 @@ from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import SOLVERS, automatic, make_solver
 from gpurbf.solvers.cg import CGSolution
-from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.one_hot import one_hot, votes
 from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # Rows between two reports of progress.
 _ROWS_A_STEP = 8192
-# Rows whose outputs calibrate probabilities if no rows are left out.
-_CALIBRATION_ROWS = 2000
 # If most left-out rows are centers, which cost more, this many are enough.
 _ROWS_AMONG_CENTERS = 500
 _MOST_LEFT_OUT = 800
@@ -94,7 +93,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     solver : {"auto", "ridge", "cg", "lms", "one-hot"} or object, default="auto"
         How the output weights are trained. ``"ridge"``: in closed form. ``"cg"``: by conjugate
         gradients, for any number of centers. ``"auto"``: ``"ridge"`` for up to 10,000 centers,
-        ``"cg"`` for more. ``"lms"``: by the on-line delta rule with its default rate and epochs.
+        ``"cg"`` for more. ``"lms"``: by the on-line delta rule with its default rate and epochs,
+        over the samples in random order.
         ``"one-hot"``: each center votes for its own class, which needs centers that are samples. An
         object of ``gpurbf.solvers`` has its own parameters:
         ``LMS(learning_rate=0.01, n_epochs=5)``.
@@ -113,7 +113,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     n_jobs : int or None, default=None
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
-        Seed of the center rule, and of the sample for ``gamma="median"``.
+        Seed of the center rule, of the sample for ``gamma="median"``, and of the order in which
+        ``"lms"`` sees the samples.
     verbose : bool or int, default=False
         Print a line for each step of ``fit``. ``set_callbacks(ProgressBar())`` draws a bar instead,
         with ``sklearn.callback`` of scikit-learn 1.9.
@@ -161,7 +162,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     to the outputs that the model would give if a sample had been left out. With the sample, its
     copies are left out and, if it is a center, this center. ``"ridge"`` has a closed form for these
     outputs; ``"cg"`` uses a closed form or a solution without these samples. ``"lms"`` and
-    ``"one-hot"`` use the outputs of up to 2,000 training samples as they are. For isotonic or
+    ``"one-hot"`` use the outputs of up to 800 training samples as they are. For isotonic or
     cross-validated calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
@@ -248,7 +249,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         with limited(self.n_jobs), finite(self, X):
             self._choose_layer(rows)
             solver = self._solver(self.centers_.shape[0])
-            rows, _ = rows.with_class_weights(self)
+            rows, factors = rows.with_class_weights(self)
             for name in ("_normal", "_left_out", "_held"):
                 self.__dict__.pop(name, None)
             if solver.needs == "sums":
@@ -273,7 +274,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                 self._take(deque(found, maxlen=1).pop(), rows)
             else:
                 for _ in steps(self, (None,), 1, X, y, "output training", stops=False):
-                    self._train(solver, rows)
+                    self._train(solver, rows, factors)
         return self
 
     @available_if(_takes_batches)
@@ -409,29 +410,35 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         W, intercept = found.weights()
         self.n_iter_ = found.n_iter
         self.solver_info_ += f": {found.info}"
+        chosen = self._judged(rows)
+        scores = found.left_out(chosen.first, chosen.mass)
+        self._keep_outputs(W, intercept, rows.X, scores, chosen.labels, chosen.totals)
+
+    def _judged(self, rows: Rows) -> Distinct:
+        """Samples whose outputs calibrate probabilities."""
         chosen = CALIBRATION.over(*rows[:3])
         # A sample that is a center is fitted unrealistically well: others are used if there are
         # enough.
         others = center_finder(self._layer())(rows.X[chosen.first]) < 0
-        if 2 * others.sum() > _MOST_LEFT_OUT:
-            chosen = chosen.at(others)
-        scores = found.left_out(chosen.first, chosen.mass)
-        self._keep_outputs(W, intercept, rows.X, scores, chosen.labels, chosen.totals)
+        return chosen.at(others) if 2 * others.sum() > _MOST_LEFT_OUT else chosen
 
     @stage("output training")
-    def _train(self, solver: Any, rows: Rows) -> None:
+    def _train(self, solver: Any, rows: Rows, factors: np.ndarray | None) -> None:
         """Output weights by a solver that sees samples one by one."""
         layer, n_classes, (X, codes, weights, places) = self._layer(), len(self.classes_), rows
         indices = getattr(self, "center_indices_", None)
         if indices is not None and places is not None:
             indices = np.searchsorted(places, indices)
-        start = None if indices is None else one_hot(codes[indices], n_classes)
+        start = None if indices is None else votes(codes[indices], n_classes, factors)
         if start is None and solver.needs == "center targets":
             raise ValueError(
                 f"solver={self.solver!r} needs centers that are samples, whose classes are known: "
                 "choose a center rule that takes samples, or solver='ridge'."
             )
-        W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=None)
-        some = rows.at(slice(0, len(codes), -(-len(codes) // _CALIBRATION_ROWS)))  # evenly spaced
-        judged = layer.matvec(some.X, W), some.y, some.weights
+        # By their values, so that the order of the file does not matter; copies come together.
+        seed = check_random_state(self.random_state).randint(2**31 - 1)
+        order = np.lexsort((codes, row_hashes(X, seed)))
+        W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=order)
+        chosen = self._judged(rows)
+        judged = layer.matvec(X[chosen.first], W), chosen.labels, chosen.totals
         self._keep_outputs(W, np.zeros(W.shape[1]), X, *judged)

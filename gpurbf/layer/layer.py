@@ -189,7 +189,10 @@ class HiddenLayer:
             denominator = self.quantization.denominator
             unit = "" if denominator == 1 else f" / {denominator:g}"
             arithmetic = f"exact 8-bit integer distances{unit}, {arithmetic} activations"
-        return f"{self.backend.name} ({self.reason}), {self.backend.kernel}, {arithmetic}"
+        kernel = self.backend.kernel
+        if self.activation.metric == "manhattan" and self.xp is np and not self.backend.tiled:
+            kernel = "tiles of numba: Manhattan distances have no matrix product"
+        return f"{self.backend.name} ({self.reason}), {kernel}, {arithmetic}"
 
     @stage("hidden layer")
     def activations(self, X: Any, out: np.ndarray | None = None) -> np.ndarray:

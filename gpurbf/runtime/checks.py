@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from typing import Any
 
 import numpy as np
+
+_MOST = 2**63 - 1  # of an integer
 
 
 def plain(value: Any) -> Any:
@@ -27,10 +30,12 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
         expected = "an integer" if kind is numbers.Integral else "a number"
         raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
-    if not -math.inf < value < math.inf or value < low or (above and value == low):
-        unbounded = low == -math.inf or value == math.inf
-        allowed = "finite" if unbounded else f"{'>' if above else '>='} {low}"
-        raise ValueError(f"{name} must be {allowed}, got {plain(value)!r}.")
+    value, most = plain(value), _MOST if kind is numbers.Integral else sys.float_info.max
+    if not -most <= value <= most or value < low or (above and value == low):
+        beyond = low == -math.inf or value > most
+        limit = f"at most {most}" if kind is numbers.Integral else "finite"
+        allowed = limit if beyond else f"{'>' if above else '>='} {low}"
+        raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
 def check_flag(name: str, value: Any) -> None:

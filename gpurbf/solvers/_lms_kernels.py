@@ -145,7 +145,7 @@ def effective_rate(square, learning_rate, weight):
     if weight == 1.0:
         return learning_rate
     if square == 0.0:
-        return learning_rate * weight
+        return 0.0
     whole = np.floor(weight)
     step, rest = learning_rate * square, learning_rate * square * (weight - whole)
     if step < 0.5:  # in 1 - step a small step loses its digits

@@ -176,8 +176,10 @@ class _Tiles:
 @stage("output training")
 def _safe_rate(tiles: _Tiles) -> float:
     """The default of `LMS.learning_rate`."""
-    squares = [np.einsum("ij,ij->i", H, H, dtype=np.float64).max() for _, H in tiles]
-    return 1 / max([*squares, 1e-300])
+    largest = max(np.einsum("ij,ij->i", H, H, dtype=np.float64).max() for _, H in tiles)
+    if not largest < np.inf:
+        raise OutOfRange("activations")
+    return 1 / max(largest, 1e-300)
 
 
 def lms_rows(

@@ -60,6 +60,15 @@ def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
     return T
 
 
+def votes(labels: np.ndarray, n_classes: int, factors: np.ndarray | None) -> np.ndarray:
+    """Output weights (m, k) before training: centers vote for their classes.
+
+    The largest vote is 1; ``factors`` are those of the classes, None: all 1.
+    """
+    W = one_hot(labels, n_classes)
+    return W if factors is None else W * (factors / factors.max())[labels, None]
+
+
 def winning_class(outputs: Any) -> Any:
     """The number of the class with the largest output (N, k), the first of equal ones.
 

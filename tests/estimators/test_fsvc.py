@@ -130,6 +130,14 @@ def test_ridge_on_a_stream_counts_a_center_from_its_own_chunk_on(selection):
     np.testing.assert_allclose(model.coef_.T, W, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_chunk_without_weight_changes_nothing(solver):
+    model = ordered(radius=1.1, solver=solver).partial_fit(X, y, classes=[0, 1, 2])
+    before = model.coef_.copy()
+    model.partial_fit(X, y, sample_weight=np.zeros(len(X)))
+    assert np.array_equal(model.coef_, before)
+
+
 def test_lms_on_a_stream_takes_an_epoch_a_chunk_and_keeps_what_it_learned():
     model = ordered(radius=1.1, solver="lms", learning_rate=0.1)
     W = np.zeros((0, 3))

@@ -107,6 +107,31 @@ def test_equal_samples_of_two_classes_are_one_center_if_classes_do_not_matter(ce
     assert len(np.unique(layer.centers_, axis=0)) == len(layer.centers_) == 50
 
 
+@pytest.mark.parametrize("solver", ["lms", "one-hot"])
+def test_samples_learned_one_by_one_are_learned_in_an_order_of_their_values(solver):
+    """Classes alternate in the file, are sorted, or samples are repeated instead of weighted."""
+    rng = np.random.default_rng(0)
+    y = np.where(np.arange(2400) % 2, rng.integers(1, 3, 2400), 0)
+    X, w = rng.standard_normal((2400, 2)) + 2.5 * y[:, None], rng.integers(0, 3, 2400)
+    by_class, repeated = y.argsort(), rng.permutation(np.repeat(np.arange(2400), w))
+    forms = (X, y, w), (X[by_class], y[by_class], w[by_class]), (X[repeated], y[repeated])
+    model = RBFClassifier(20, solver=solver, random_state=0)
+    first, *others = (clone(model).fit(*form) for form in forms)
+    for other in others:
+        outputs = other.decision_function(X)
+        np.testing.assert_allclose(outputs, first.decision_function(X), atol=1e-12)
+        assert np.isclose(other.temperature_, first.temperature_, rtol=1e-6)
+    assert log_loss(y, first.predict_proba(X)) < 0.6
+
+
+@pytest.mark.parametrize("solver", ["lms", "one-hot"])
+def test_a_class_of_weight_zero_has_no_votes(solver):
+    """It has every second sample."""
+    X, y = np.random.default_rng(0).standard_normal((3000, 2)), np.arange(3000) % 2
+    model = RBFClassifier(50, solver=solver, class_weight={0: 0}, random_state=0).fit(X, y)
+    assert (model.predict(X) == 1).all()
+
+
 @pytest.mark.parametrize("centers", sorted(CENTERS))
 def test_every_rule_trains_and_gives_as_many_centers_as_asked(centers):
     """Auto is 1000 or all there are; three are fewer than classes."""

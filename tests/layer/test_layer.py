@@ -99,6 +99,20 @@ def test_an_offset_costs_no_digits(backend, dtype):
         assert np.abs(H - reference.hidden(X, C, "euclidean", "gaussian", 0.01)).max() < 1e-6
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-44, 1e-60, 1e60])
+def test_an_offset_costs_the_same_digits_in_every_unit(backend, scale):
+    X = 1e7 + np.random.default_rng(0).standard_normal((60, 5))
+    layer = layer_of(scale * X[:20], 0.1 / scale**2, backend=backend)
+    expected = reference.hidden(X, X[:20], "euclidean", "gaussian", 0.1)
+    np.testing.assert_allclose(layer.activations(scale * X), expected, atol=1e-7)
+
+
+def test_the_kernels_named_are_those_that_run(backend):
+    """Only tiles give Manhattan distances on a CPU."""
+    layer = layer_of(np.ones((3, 2)), 0.1, "manhattan", "laplacian", backend=backend)
+    assert ("tiles of numba" in layer.describe()) == (backend in ("numpy", "mkl"))
+
+
 def test_a_sample_at_its_center_has_distance_zero(backend):
     X = (1000 + data(np.float64, N=40, n=50)[0]).astype(np.float32)
     layer = layer_of(X, 1e-3, "euclidean", "laplacian", backend=backend)

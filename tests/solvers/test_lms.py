@@ -86,6 +86,11 @@ def test_the_weights_after_each_epoch_are_those_of_so_many_epochs():
     assert n_epochs == 3
 
 
+def test_heavy_samples_that_no_center_reaches_teach_nothing():
+    model = RBFClassifier(centers=np.full((3, 5), 1e4), gamma=1.0, solver="lms")
+    assert not model.fit(X, T.argmax(axis=1), np.full(len(X), 1e9)).coef_.any()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("rate", [None, 0.01])
 def test_activations_that_are_not_finite_are_not_the_fault_of_the_rate(rate, value):

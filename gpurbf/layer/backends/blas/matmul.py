@@ -101,9 +101,13 @@ def shifted(
         return Shifted(shift, terms_of(metric, n, quantization, shift, shift), kind, factor)
     mean = centered and metric == "euclidean" and len(C) > 0
     s: Any = C.mean(axis=0, dtype=np.float64) if mean else 0
-    # A shift that float32 holds exactly is the same number for samples of every dtype.
-    if mean and abs(s).max() < 1e38:
-        s = s.astype(np.float32)
+    if mean:
+        # A shift that float32 holds exactly is the same number for samples of every dtype. Beyond
+        # its range there are no float32 samples.
+        with np.errstate(over="ignore", under="ignore"):
+            near = s.astype(np.float32).astype(np.float64)
+        close = abs(near - s) <= 1e-6 * abs(s)
+        s[close] = near[close]
     return Shifted(s, terms_of(metric, n, None), dtype, factor)
 
 
