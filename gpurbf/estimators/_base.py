@@ -40,7 +40,8 @@ def transaction(method: Method) -> Method:
         draft = object.__new__(type(self))
         vars(draft).update(vars(self))
         try:
-            method(draft, *args, **kwargs)
+            with np.errstate(under="ignore"):  # whatever the caller's np.seterr raises
+                method(draft, *args, **kwargs)
         except SystemError as error:
             # Python raises this if an interrupt comes while Numba returns the result of a kernel.
             if isinstance(error.__cause__, KeyboardInterrupt):

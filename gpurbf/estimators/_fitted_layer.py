@@ -92,6 +92,7 @@ class ChosenLayerMixin(FittedLayerMixin):
     """The layer of RBFLayer and RBFClassifier; its centers are given or chosen by a rule."""
 
     n_centers: int | str
+    centers: Any
     kernel: Any
     metric: str
     gamma: Any
@@ -121,6 +122,7 @@ class ChosenLayerMixin(FittedLayerMixin):
             # A name asks for no definite number: no warning if there are fewer distinct samples.
             with quiet() if isinstance(self.n_centers, str) else nullcontext():
                 C = CENTERS[C](X, y, most_centers(self.n_centers, X.shape[0]), **given)
+            _check_chosen(self.centers, C, *X.shape)
             if C.ndim == 1:
                 indices, C = C, X[C]
             else:  # a copy: a rule may return a view of X
@@ -175,3 +177,16 @@ def warn_if_sparse_takes_long(X: Any) -> None:
 
 def _minutes(seconds: float) -> str:
     return f"about {max(1, round(seconds / 60)):,} min"
+
+
+def _check_chosen(rule: str, C: Any, N: int, n: int) -> None:
+    """Refuse results of a rule, maybe one of the user's, that are neither rows nor points."""
+    shape, kind = getattr(C, "shape", (0,)), getattr(C, "dtype", np.dtype(object)).kind
+    fits = kind in "iu" and 0 < shape[0] and 0 <= C.min() and C.max() < N
+    if len(shape) > 1:
+        fits = kind in "fiu" and 0 < shape[0] and shape[1:] == (n,) and np.isfinite(abs(C).max())
+    if not fits:
+        raise ValueError(
+            f"The rule centers={rule!r} must return an array of one or more row numbers of X, or "
+            f"of finite points of {n} features."
+        )

@@ -218,7 +218,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         X = rows.X
         with limited(self.n_jobs), finite(self, X):
             layer = self._choose_layer(rows)
-            gammas = factors * self.gamma_
+            with np.errstate(over="ignore"):
+                gammas = _positive(f"gammas times gamma={self.gamma_:g}", factors * self.gamma_)
             rows, _ = rows.with_class_weights(self)
             chosen = self._choose_left_out(rows)
             batches = list(gen_batches(X.shape[0], _ROWS_A_STEP))

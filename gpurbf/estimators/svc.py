@@ -321,6 +321,8 @@ class SVC(
         n_pairs = k * (k - 1) // 2
         check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)
         pairs, more = list(combinations(self.classes_, 2)), N_FOLDS * with_probabilities(self)
+        # Each fit draws a number, as scikit-learn's: a program that draws next has the same one.
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         progress = Progress(self, pairs, X, self.classes_[codes], more)
         with limited(self.n_jobs):
             models = self._train(rows, C, progress)
@@ -328,7 +330,7 @@ class SVC(
             vectors = np.empty((0, 0)) if self._given() else rows_of(X, models.support, np.float64)
             self._keep(support, vectors, models)
             if more:
-                self._probA, self._probB = self._fit_sigmoids(rows, progress)
+                self._probA, self._probB = self._fit_sigmoids(rows, seed, progress)
         progress.finish()
         return self
 
@@ -411,11 +413,12 @@ class SVC(
             **options,
         )
 
-    def _fit_sigmoids(self, rows: Rows, progress: Progress) -> np.ndarray:
+    def _fit_sigmoids(self, rows: Rows, seed: int, progress: Progress) -> np.ndarray:
         """Parameters of the pairs' sigmoids, from models like this one on four fifths of X."""
         (X, codes, weights, _), given = rows, self._given()
         parameters = {
             "probability": "deprecated",
+            "random_state": seed,  # of no effect, but a generator would go on
             "kernel": "precomputed" if given else self.kernel,
             "gamma": 1.0 if self.kernel == "linear" else self._gamma,  # it may be infinite
             "class_weight": dict(enumerate(self.class_weight_)),
@@ -432,7 +435,7 @@ class SVC(
             return found
 
         with quiet():  # this model has given the same warnings
-            return fit_sigmoids(codes, check_random_state(self.random_state), outputs)
+            return fit_sigmoids(codes, np.random.RandomState(seed), outputs)
 
     def _resolve(self, X: Any, weights: Any) -> Activation:
         """The kernel as an activation; sets the number that gamma stands for."""

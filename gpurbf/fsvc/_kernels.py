@@ -79,8 +79,8 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
         See `walk`.
     apart : bool
         Whether only centers of a sample's own class count.
-    room : int
-        Maximum number of centers.
+    room : int64 array of shape (classes,) if ``apart``, else (1,)
+        Maximum number of centers; becomes that of further ones.
     A : float64 array of shape (k, S), zeros
         Filled with the activity by class of center, or of all centers (k = 1).
     taken : bool array of shape (S,)
@@ -99,12 +99,11 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
                     activity += A[j, i]
                     rival = max(rival, A[j, i])
         lead = A[own, i] - rival
-        if activity >= overlap or not (lead < margin * activity or lead <= 0.0):
+        c = own if apart else 0
+        if room[c] == 0 or activity >= overlap or not (lead < margin * activity or lead <= 0.0):
             continue
         taken[i] = True
-        room -= 1
-        if room == 0:
-            return
+        room[c] -= 1
         distances, n = moved(pointer(address(D), D), i * S + i), S - i
         total = moved(pointer(address(A), A), own * S + i)
         for q in range(n):

@@ -119,7 +119,8 @@ def select(sample: Sample, rule: Rule, unit: Unit) -> np.ndarray:
     profile = activation_kernels.profile_address(unit.kernel, np.dtype(np.float64))
     margin, apart = MARGIN if rule.kind == "error" else math.inf, rule.kind == "per-class"
     profiled = profile, float(unit.gamma), unit.kernel == "gaussian"
-    limits = rule.overlap, margin, apart, rule.max_centers or len(taken)
+    room = np.array([len(taken) if most is None else most for most in rule.shares()])
+    limits = rule.overlap, margin, apart, room
     kernels.pass_over(sample.D, sample.y, profiled, *limits, A, taken, np.empty(len(taken)))
     return np.flatnonzero(taken)
 

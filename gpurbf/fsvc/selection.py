@@ -124,6 +124,12 @@ class Rule(NamedTuple):
     n_classes: int
     max_centers: int | None
 
+    def shares(self) -> list[int | None]:
+        """The maximum number of centers of each pass."""
+        n = self.n_classes if self.kind == "per-class" else 1
+        most = self.max_centers
+        return [None if most is None else (most + n - 1 - c) // n for c in range(n)]
+
 
 # A layer of some centers, and the weights that sum its outputs by class.
 _SummedLayer = tuple[HiddenLayer, np.ndarray]
@@ -315,12 +321,10 @@ class Selection:
     """
 
     def __init__(self, rule: Rule, arithmetic: Arithmetic, unit: Unit) -> None:
-        kind, overlap, n_classes, max_centers = rule
+        kind, overlap, n_classes, _ = rule
         self.kind, self.unit = kind, unit
-        n = n_classes if kind == "per-class" else 1
-        shares = [max_centers and (max_centers + n - 1 - c) // n for c in range(n)]
         looks_at = (n_classes, MARGIN) if kind == "error" else (1, math.inf)
-        self.passes = [Pass(arithmetic, unit, overlap, *looks_at, most) for most in shares]
+        self.passes = [Pass(arithmetic, unit, overlap, *looks_at, most) for most in rule.shares()]
 
     def copy(self, arithmetic: Arithmetic | None = None) -> Selection:
         """A copy that can continue without changing this one, with another arithmetic if given."""

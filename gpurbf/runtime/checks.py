@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-_MOST = 2**63 - 1  # of an integer
+from gpurbf.runtime.errors import WrongType
 
 
 def plain(value: Any) -> Any:
@@ -29,19 +29,18 @@ def check_number(name: str, value: Any, kind: Any, low: float, *, above: bool = 
     """Check for a finite number of that kind, at least (or above) low; bools are refused."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
         expected = "an integer" if kind is numbers.Integral else "a number"
-        raise TypeError(f"{name} must be {expected}, got {plain(value)!r}.")
-    value, most = plain(value), _MOST if kind is numbers.Integral else sys.float_info.max
+        raise WrongType(f"{name} must be {expected}, got {plain(value)!r}.")
+    value, most = plain(value), sys.float_info.max  # an int may be larger
     if not -most <= value <= most or value < low or (above and value == low):
-        beyond = low == -math.inf or value > most
-        limit = f"at most {most}" if kind is numbers.Integral else "finite"
-        allowed = limit if beyond else f"{'>' if above else '>='} {low}"
+        unbounded = low == -math.inf or value > most
+        allowed = "finite" if unbounded else f"{'>' if above else '>='} {low}"
         raise ValueError(f"{name} must be {allowed}, got {value!r}.")
 
 
 def check_flag(name: str, value: Any) -> None:
     """Check for True or False; as a condition, even the text "False" would be true."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, got {plain(value)!r}.")
+        raise WrongType(f"{name} must be True or False, got {plain(value)!r}.")
 
 
 def check_verbose(value: Any) -> None:

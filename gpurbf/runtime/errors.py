@@ -17,6 +17,10 @@ class NoCacheFolder(RuntimeError):
     """Numba found no folder to keep compiled kernels in."""
 
 
+class WrongType(TypeError, ValueError):
+    """A parameter has a wrong type: scikit-learn's error for this is both, too."""
+
+
 class OutOfRange(FloatingPointError):
     """Numbers of this kind are too large or small for the arithmetic: the text says which kind."""
 

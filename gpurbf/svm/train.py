@@ -11,6 +11,7 @@ import numpy as np
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.layer.activation import Activation
+from gpurbf.runtime.errors import warn
 from gpurbf.runtime.stages import stage
 from gpurbf.svm.binary import Solution
 from gpurbf.svm.cuda_check import steps_on_device
@@ -19,6 +20,8 @@ from gpurbf.svm.pairs import PairsSolver
 
 # Rows that are compared at a time.
 _COMPARED_ROWS = 2048
+# Rounding of outputs, in tolerances, from which on a warning is given.
+_MOST_TOLERANCES = 10.0
 
 
 @dataclass
@@ -164,6 +167,7 @@ def train_pairs(
     with kernel.allocator():
         solver = PairsSolver(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
         solutions = solver.solve()
+    _warn_if_rounding_decides(solver.tol, solver.C, kernel.diagonal, solutions)
     table = np.zeros((n_classes - 1, starts[-1]))  # of groups, in LIBSVM's layout
     for (a, b), solution in zip(pairs, solutions):
         n_a = starts[a + 1] - starts[a]
@@ -175,6 +179,22 @@ def train_pairs(
     n_support = np.bincount(y[support], minlength=n_classes)
     dual_coef = coefficients.take(support, axis=1)  # in C's order, as scikit-learn's
     return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
+
+
+def _warn_if_rounding_decides(
+    tol: float, C: np.ndarray, diagonal: np.ndarray, solutions: Sequence[Solution]
+) -> None:
+    """Warn if conditions seem to hold only because float64 rounds the largest kernel values."""
+    rounding = float(np.finfo(np.float64).eps * np.abs(diagonal).max(initial=0))
+    if rounding * np.linalg.norm(C) <= (limit := _MOST_TOLERANCES * tol):
+        return  # no coefficient is larger than its bound
+    sizes = (np.linalg.norm(each.beta) for each in solutions if each.converged)
+    if (error := rounding * max(sizes, default=0.0)) > limit:
+        warn(
+            f"Kernel values are rounded by {rounding:.1g}, so outputs are off by about {error:.1g} "
+            f"and the optimality conditions do not hold to tol={tol:g}. Center and scale the data "
+            "first, with StandardScaler for example."
+        )
 
 
 def _spread(table: np.ndarray, groups: Groups, C: np.ndarray, bounds: np.ndarray) -> np.ndarray:

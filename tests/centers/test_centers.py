@@ -7,6 +7,7 @@ from sklearn.cluster import MiniBatchKMeans
 from sklearn.datasets import load_digits
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
+from gpurbf import RBFLayer
 from gpurbf.centers import CENTERS
 from gpurbf.centers.sample import Distinct, Race, shares
 from gpurbf.data.hashes import row_hashes
@@ -158,3 +159,14 @@ def test_rules_by_class_ask_for_labels_or_do_without():
     with pytest.raises(ValueError, match="pass y"):
         draw("kmeans-class", X, None, 10)
     assert np.array_equal(draw("stratified", X, None, 10), draw("random", X, None, 10))
+
+
+@pytest.mark.parametrize(
+    "made", [[0, 1], np.empty(0, int), np.array([-1, 2]), np.array([0, 60]), np.arange(60) < 9,
+             np.ones((3, 7)), np.full((3, 3), np.nan)],
+    ids=["a list", "none", "negative", "beyond", "a mask", "too wide", "nan"],
+)  # fmt: skip
+def test_a_rule_that_gives_neither_rows_nor_points_is_named(monkeypatch, made):
+    monkeypatch.setitem(CENTERS, "mine", lambda X, y, n_centers, **context: made)
+    with pytest.raises(ValueError, match="rule centers='mine' must return.* points of 3 features"):
+        RBFLayer(4, centers="mine").fit(X[:60, 20:23])

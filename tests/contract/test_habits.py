@@ -18,6 +18,7 @@ from sklearn.metrics import accuracy_score
 
 import gpurbf
 from gpurbf import FSVC, SVC, RBFClassifier, RBFClassifierCV, RBFLayer
+from gpurbf.runtime.errors import WrongType
 from gpurbf.solvers import CG, LMS
 
 X, Y = load_iris(return_X_y=True)
@@ -188,6 +189,7 @@ OTHERS = [
     (RBFClassifierCV(9, alphas=[0.1, 0.0]), "Each of alphas must be > 0, got 0.0"),
     (RBFClassifierCV(9, gammas=[np.nan]), "Each of gammas must be > 0, got nan"),
     (RBFClassifierCV(9, gammas=[np.inf]), "Each of gammas must be finite, got inf"),
+    (RBFClassifierCV(9, gamma=1e-20, gammas=[1e-308]), "Each of gammas times gamma=1e-20 must"),
     (RBFClassifierCV(9, scoring="best"), "scoring"),
     (RBFClassifierCV(9, scoring=accuracy_score), "metric function rather than a scorer"),
     (FSVC(1e-170), "radius=1e-170 is too small"),
@@ -204,7 +206,7 @@ OTHERS = [
 @parametrized
 def test_a_bad_parameter_is_refused_by_name(model):
     for names, value, what in MUST_BE:
-        error = TypeError if what in ("a number", "an integer", "True or False") else ValueError
+        error = WrongType if what in ("a number", "an integer", "True or False") else ValueError
         for name in set(names.split()) & model.get_params().keys():
             with pytest.raises(error, match=rf"^{name} must be {what}((?!np\.).)*$"):
                 clone(model).set_params(**{name: value}).fit(X, Y)

@@ -95,6 +95,19 @@ def test_answers_and_attributes_are_scikit_learns(patched, make, parameters, wei
                 assert twin.flags.c_contiguous, name
 
 
+@pytest.mark.filterwarnings("ignore:The `prob:FutureWarning")
+@pytest.mark.parametrize("probability", [False, True])
+def test_a_program_that_draws_numbers_goes_on_with_those_that_it_had(patched, probability):
+    drawn = []
+    for SVC in (ORIGINAL, patched):
+        np.random.seed(3)
+        own = np.random.RandomState(5)
+        for state in (None, own):
+            SVC(probability=probability, random_state=state).fit(X[:200], Y[:200])
+        drawn.append((np.random.randint(2**31), own.randint(2**31)))
+    assert drawn[0] == drawn[1]
+
+
 def test_weights_do_not_change_gamma_whatever_the_data_are(patched):
     """Squares of small integers are beyond their dtype, and rows of one number are refused."""
     for A in (X, sp.csr_matrix((10 * X).astype(np.uint8)), sp.coo_array(X + 100)):

@@ -248,14 +248,16 @@ def test_max_centers_takes_the_first_ones_and_shares_them_among_classes():
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection):
+@pytest.mark.parametrize("most", [None, 50])
+def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection, most):
     X, y = cloud(400)
     radius = {"euclidean": 1.0, "manhattan": 3.0, "sqeuclidean": 2.0}[metric]
     D = np.array([reference.fsvc_distance(X, x, metric) for x in X], np.float32)
     ones = np.ones(len(y))
     sample, unit = Sample(D, D, y, y, ones, ones), Unit(kernel, metric, radius)
-    taken = select(sample, Rule(selection, 1.0, len(np.unique(y)), None), unit)
-    model = ordered(radius=radius, kernel=kernel, metric=metric, selection=selection).fit(X, y)
+    taken = select(sample, Rule(selection, 1.0, len(np.unique(y)), most), unit)
+    model = ordered(radius=radius, kernel=kernel, metric=metric, selection=selection)
+    model.set_params(max_centers=most).fit(X, y)
     assert np.array_equal(taken, np.sort(model.center_indices_))
     layer = KnownLayer(D, taken, unit)
     H = HiddenLayer(X[taken], unit.activation(), backend="numpy").activations(X)

@@ -263,6 +263,20 @@ def test_a_linear_kernel_of_many_samples_is_summed_by_inputs(monkeypatch, form, 
         np.testing.assert_array_equal(getattr(again, name), getattr(ours, name))
 
 
+@pytest.mark.parametrize("kernel", ["linear", "precomputed"])
+def test_conditions_that_hold_by_rounding_alone_are_not_reported_in_silence(kernel):
+    """Beside dates and numbers of customers, float64 has no digits left for other columns."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 3))
+    y, model = (X @ [1, -1, 0.5] + 0.3 * rng.standard_normal(300) > 0), SVC(kernel=kernel)
+    for offset in (0, 1e5):
+        far = X + offset
+        model.fit(far if kernel == "linear" else far @ far.T, y)
+    far = X + 1e9
+    with pytest.warns(UserWarning, match="conditions do not hold to tol=0.001. Center and scale"):
+        model.fit(far if kernel == "linear" else far @ far.T, y)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
