@@ -119,7 +119,8 @@ def select(sample: Sample, rule: Rule, unit: Unit) -> np.ndarray:
     profile = activation_kernels.profile_address(unit.kernel, np.dtype(np.float64))
     margin, apart = MARGIN if rule.kind == "error" else math.inf, rule.kind == "per-class"
     profiled = profile, float(unit.gamma), unit.kernel == "gaussian"
-    room = np.array([len(taken) if most is None else most for most in rule.shares()])
+    S, shares = len(taken), rule.shares()
+    room = np.array([S if most is None else min(most, S) for most in shares])
     limits = rule.overlap, margin, apart, room
     kernels.pass_over(sample.D, sample.y, profiled, *limits, A, taken, np.empty(len(taken)))
     return np.flatnonzero(taken)

@@ -186,9 +186,10 @@ def _warn_if_rounding_decides(
 ) -> None:
     """Warn if conditions seem to hold only because float64 rounds the largest kernel values."""
     rounding = float(np.finfo(np.float64).eps * np.abs(diagonal).max(initial=0))
-    if rounding * np.linalg.norm(C) <= (limit := _MOST_TOLERANCES * tol):
+    if rounding * float(C.max()) * len(C) ** 0.5 <= (limit := _MOST_TOLERANCES * tol):
         return  # no coefficient is larger than its bound
-    sizes = (np.linalg.norm(each.beta) for each in solutions if each.converged)
+    ended = (np.abs(each.beta) for each in solutions if each.converged)
+    sizes = (float(size.max()) * np.count_nonzero(size) ** 0.5 for size in ended)
     if (error := rounding * max(sizes, default=0.0)) > limit:
         warn(
             f"Kernel values are rounded by {rounding:.1g}, so outputs are off by about {error:.1g} "

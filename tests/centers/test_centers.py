@@ -168,5 +168,5 @@ def test_rules_by_class_ask_for_labels_or_do_without():
 )  # fmt: skip
 def test_a_rule_that_gives_neither_rows_nor_points_is_named(monkeypatch, made):
     monkeypatch.setitem(CENTERS, "mine", lambda X, y, n_centers, **context: made)
-    with pytest.raises(ValueError, match="rule centers='mine' must return.* points of 3 features"):
+    with pytest.raises(ValueError, match=r"centers='mine' must return.* points of 3 features"):
         RBFLayer(4, centers="mine").fit(X[:60, 20:23])
