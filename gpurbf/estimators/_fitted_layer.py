@@ -181,10 +181,10 @@ def _minutes(seconds: float) -> str:
 
 def _check_chosen(rule: str, C: Any, N: int, n: int) -> None:
     """Refuse results of a rule, maybe one of the user's, that are neither rows nor points."""
-    shape, kind = getattr(C, "shape", (0,)), getattr(C, "dtype", np.dtype(object)).kind
-    fits = kind in "iu" and 0 < shape[0] and 0 <= C.min() and C.max() < N
-    if len(shape) > 1:
-        fits = kind in "fiu" and 0 < shape[0] and shape[1:] == (n,) and np.isfinite(abs(C).max())
+    kind, fits = getattr(C, "dtype", np.dtype(object)).kind, False
+    if kind in "fiu" and min(C.shape, default=0) > 0:
+        rows = kind != "f" and C.ndim == 1 and C.min() >= 0 and C.max() < N
+        fits = rows or (C.shape[1:] == (n,) and np.isfinite(abs(C).max()))
     if not fits:
         raise ValueError(
             f"The rule centers={rule!r} must return an array of one or more row numbers of X, or "
