@@ -90,6 +90,9 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
     k, S = A.shape
     profile, gamma, squared = unit
     values = pointer(address(memory), memory)
+    # The profile makes 0 of subnormal numbers, whose order decides where there are no others:
+    # exp(-x) is the square of exp(-x / 2). With factors for a condition, loops are compiled once.
+    double, plain, part = (1.0, 0.0, 0.5) if squared else (0.0, 1.0, 1.0)
     for i in range(S):
         own = y[i] if k > 1 else 0
         activity, rival = A[own, i], 0.0
@@ -97,7 +100,7 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
             for j in range(k):
                 if j != own:
                     activity += A[j, i]
-                    rival = max(rival, A[j, i])
+                    rival = A[j, i] if A[j, i] > rival else rival
         lead = A[own, i] - rival
         c = own if apart else 0
         if room[c] == 0 or activity >= overlap or not (lead < margin * activity or lead <= 0.0):
@@ -108,9 +111,7 @@ def pass_over(D, y, unit, overlap, margin, apart, room, A, taken, memory):
         total = moved(pointer(address(A), A), own * S + i)
         for q in range(n):
             d = np.float64(distances[q])
-            values[q] = d * (d if squared else 1.0)
-        # The profile makes 0 of subnormal numbers, whose order decides where there are no others:
-        # exp(-x) is the square of exp(-x / 2).
-        call_at(profile, address(values), n, gamma * (0.5 if squared else 1.0), 0.0, 0)
+            values[q] = d * (double * d + plain)
+        call_at(profile, address(values), n, gamma * part, 0.0, 0)
         for q in range(n):
-            total[q] += values[q] * (values[q] if squared else 1.0)
+            total[q] += values[q] * (double * values[q] + plain)
