@@ -69,11 +69,11 @@ def load_idx(path: str | os.PathLike[str]) -> np.ndarray:
             content = gzip.decompress(content)
         except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path}: a damaged or truncated gzip file ({error}).") from error
-    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
+    if len(content) < 4 or any(content[:2]) or content[2] not in _IDX_TYPES or content[3] > 64:
         types = ", ".join(f"{code:02x}" for code in _IDX_TYPES)
         raise ValueError(
             f"{path}: not an IDX file. It starts with {content[:4].hex(' ') or 'nothing'}, where "
-            f"00 00, a type ({types}) and the number of dimensions are expected."
+            f"00 00, a type ({types}) and the number of dimensions (<= 64) are expected."
         )
     dtype, n_dims = np.dtype(_IDX_TYPES[content[2]]), content[3]
     header = 4 + 4 * n_dims
@@ -159,7 +159,7 @@ def load_folder(folder: str | os.PathLike[str]) -> Images:
     FileNotFoundError
         If the folder or one of the files is missing.
     ValueError
-        If a file is damaged, or images and labels do not belong together.
+        If a file is damaged, there are no images, or they do not belong to the labels.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -171,10 +171,10 @@ def load_folder(folder: str | os.PathLike[str]) -> Images:
             raise FileNotFoundError(f"{folder}: no file {name} or {name}.gz.")
         arrays.append(load_idx(path))
     for images, labels, part in zip(arrays[::2], arrays[1::2], ("train", "t10k")):
-        if images.ndim < 2 or labels.shape != images.shape[:1]:
+        if images.ndim < 2 or not images.size or labels.shape != images.shape[:1]:
             raise ValueError(
-                f"{folder}: {part} images of shape {images.shape} do not match labels of shape "
-                f"{labels.shape}."
+                f"{folder}: {part} images of shape {images.shape} are empty, or do not match "
+                f"labels of shape {labels.shape}."
             )
     X_train, y_train, X_test, y_test = arrays
     if X_train.shape[1:] != X_test.shape[1:]:

@@ -63,6 +63,7 @@ def test_idx_gives_back_every_type_and_shape(tmp_path, kind, compressed):
         (b"", r"not an IDX file\. .*nothing"),
         (b"\x89PNG....", "not an IDX file"),
         (b"\0\0\x07\x01\0\0\0\0", "not an IDX file"),
+        (b"\0\0\x08\xc8" + 200 * b"\0\0\0\x01" + b"\0", r"not an IDX file.*\(<= 64\)"),
         (b"\0\0\x08\x03\0\0\0\x01", "truncated in the header, at 8 of 16 bytes"),
         (idx_bytes(np.zeros(9, np.uint8))[:-1], "truncated, 16 bytes where .* 17"),
         (idx_bytes(np.zeros(9, np.uint8)) + b"\0", "too long, 18 bytes where .* 17"),
@@ -146,6 +147,16 @@ def test_images_and_labels_that_do_not_belong_together_are_refused(nowhere):
     (nowhere / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((2, 5, 5), np.uint8)))
     with pytest.raises(ValueError, match=r"training images are \(4, 4\), test images \(5, 5\)"):
         datasets.load_mnist(nowhere)
+
+
+@pytest.mark.parametrize("part", ["train", "t10k"])
+@pytest.mark.parametrize("shape", [(0, 4, 4), (3, 0, 4)])
+def test_a_part_without_images_is_refused(tmp_path, part, shape):
+    write_folder(tmp_path)
+    for name, array in (("images-idx3", np.zeros(shape)), ("labels-idx1", np.zeros(shape[0]))):
+        (tmp_path / f"{part}-{name}-ubyte").write_bytes(idx_bytes(array.astype(np.uint8)))
+    with pytest.raises(ValueError, match=rf"{tmp_path}: {part} images of shape .* are empty"):
+        datasets.load_folder(tmp_path)
 
 
 def test_a_file_that_is_missing_is_named(nowhere):
