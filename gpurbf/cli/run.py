@@ -15,15 +15,15 @@ from gpurbf.cli import UserError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
-    parser.add_argument("script", metavar="SCRIPT", help="path of the program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
+    parser.add_argument("-m", dest="module", action="store_true", help="program is a module's name")
+    # One argument, as argparse would drop a "--" between two.
+    parser.add_argument("program", nargs=argparse.PARSER, help="its path, then its own arguments")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the program as ``python SCRIPT`` would."""
-    script = arguments.script
-    if not arguments.module and not Path(script).is_file():
+    script, *rest = arguments.program[arguments.program[0] == "--" :]
+    if not (arguments.module or Path(script).is_file() or Path(script, "__main__.py").is_file()):
         raise UserError(f"no file {script}.")
     sys.path.insert(0, os.getcwd() if arguments.module else str(Path(script).resolve().parent))
     if arguments.module and importlib.util.find_spec(script.partition(".")[0]) is None:
@@ -31,12 +31,12 @@ def run(arguments: argparse.Namespace) -> None:
     from gpurbf.patching import patch_sklearn
 
     patch_sklearn()
-    sys.argv = [script, *arguments.arguments]
+    sys.argv = [script, *rest]
     try:
         if arguments.module:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(os.path.abspath(script), run_name="__main__")
-    except BrokenPipeError:  # only our own commands end in silence then
+    except OSError:  # only those of our own commands are a line, or silent
         traceback.print_exc()
         sys.exit(1)

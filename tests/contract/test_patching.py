@@ -208,11 +208,15 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
-    for arguments in (["-m", "script"], ["script.py"]):
+    (tmp_path / "__main__.py").write_text(script.read_text("utf-8"), "utf-8")
+    main_of_folder = tmp_path / "__main__.py"
+    called = [(["-m", "script"], script), (["script.py"], script), (["."], main_of_folder)]
+    for arguments, file in (*called, (["--", "script.py"], script)):
         with pytest.raises(SystemExit) as stop:
-            main(["run", *arguments, "--a", "b"])
+            main(["run", *arguments, "--", "--a", "b"])
         assert stop.value.code == 3
-        assert capsys.readouterr().out == f"gpurbf.patching __main__ ['--a', 'b'] 5 {script}\n"
+        said = f"gpurbf.patching __main__ ['--', '--a', 'b'] 5 {file}\n"
+        assert capsys.readouterr().out == said
         gpurbf.unpatch_sklearn()
 
 
