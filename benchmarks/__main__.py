@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import BENCHMARKS, gpu_day, run_benchmark
-from gpurbf.cli import UserError, exit_status, into_pipe
+from gpurbf.cli import exit_status
 
 # Run in the repository, results go where the documentation shows them; those of a quick run do not.
 _PAGES = Path("docs", "benchmarks")
@@ -30,15 +30,19 @@ def main(argv: list[str]) -> int:
     Returns
     -------
     status : int
-        0, or 2 after an error that the user can put right, or 130 after an interrupt.
+        That of `gpurbf.cli.exit_status`.
     """
-    return into_pipe(_run, argv)
+    return exit_status(_run, argv, _program(argv))
 
 
-def _run(argv: list[str]) -> int:
+def _program(argv: list[str]) -> str:
+    return "benchmarks gpu-day" if argv[:1] == ["gpu-day"] else "benchmarks"
+
+
+def _run(argv: list[str]) -> None:
     on_gpu = argv[:1] == ["gpu-day"]
     parser = argparse.ArgumentParser(
-        prog="benchmarks gpu-day" if on_gpu else "benchmarks",
+        prog=_program(argv),
         description=gpu_day.__doc__ if on_gpu else __doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,7 +56,7 @@ def _run(argv: list[str]) -> int:
     )
     (gpu_day.add_arguments if on_gpu else _add_arguments)(parser)
     arguments = parser.parse_args(argv[on_gpu:])
-    return exit_status(gpu_day.run if on_gpu else _run_one, arguments, parser.prog)
+    (gpu_day.run if on_gpu else _run_one)(arguments)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,12 +76,7 @@ def _run_one(arguments: argparse.Namespace) -> None:
     folder = _PAGES if _PAGES.is_dir() and not arguments.quick else _ELSEWHERE
     if arguments.out:
         folder = Path(arguments.out)
-    try:
-        run_benchmark(arguments.name, arguments.quick, arguments.data_home, folder)
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # no data, no room
-        raise UserError(str(error)) from error
+    run_benchmark(arguments.name, arguments.quick, arguments.data_home, folder)
 
 
 if __name__ == "__main__":

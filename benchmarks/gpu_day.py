@@ -128,11 +128,8 @@ def run(arguments: argparse.Namespace) -> None:
     if unknown := set(wanted) - {step.name for step in steps}:
         names = ", ".join(step.name for step in steps)
         raise UserError(f"no step {', '.join(sorted(unknown))}: there are {names}")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        page.write_text("# A day on a GPU\n\n", encoding="utf-8")
-    except OSError as error:
-        raise UserError(str(error)) from error
+    out.mkdir(parents=True, exist_ok=True)
+    page.write_text("# A day on a GPU\n\n", encoding="utf-8")
     _say(page, _conditions())
     rows = []
     for step in steps:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from gpurbf import __version__
 
-__all__ = ["BACKEND", "COMMANDS", "UserError", "exit_status", "into_pipe", "main", "module_of"]
+__all__ = ["BACKEND", "COMMANDS", "UserError", "exit_status", "main", "module_of"]
 
 
 # Each command is a module of this package ("-" becomes "_"), imported only if it is used. It has
@@ -57,30 +57,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     status : int
-        0, or 2 after an error that the user can put right, or 130 after an interrupt.
+        That of `exit_status`.
     """
-    return into_pipe(_run, sys.argv[1:] if argv is None else list(argv))
-
-
-def into_pipe(run: Callable[[list[str]], int], argv: list[str]) -> int:
-    """The status of ``run(argv)``, or 1 if the reader of its output has closed the pipe."""
-    try:
-        try:
-            return run(argv)
-        finally:
-            print(end="", flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    # None if the caller has closed it: libraries write to it, and files would take its number.
+    sys.stdout, sys.stderr = (s or open(os.devnull, "w") for s in (sys.stdout, sys.stderr))
+    argv = sys.argv[1:] if argv is None else list(argv)
+    command = next((each for each in argv if each in COMMANDS), "")
+    return exit_status(_run, argv, f"gpurbf {command}".strip())
 
 
 def exit_status(run: Callable[[Any], Any], arguments: Any, program: str) -> int:
-    """Run a command: 0, 2 after an error that the user can put right, 130 after an interrupt."""
+    """Run a command: 0, or 2 after an error that the user can put right, 130 after an interrupt.
+
+    It is 1 if the reader of the output has closed the pipe.
+    """
     from gpurbf.runtime.errors import BackendUnavailable, NoCacheFolder
 
     try:
-        run(arguments)
-    except (UserError, BackendUnavailable, NoCacheFolder) as error:
+        try:
+            run(arguments)
+        finally:
+            _flush()
+    except BrokenPipeError:
+        return 1
+    except (UserError, BackendUnavailable, NoCacheFolder, OSError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -89,14 +89,19 @@ def exit_status(run: Callable[[Any], Any], arguments: Any, program: str) -> int:
     return 0
 
 
-def _run(argv: list[str]) -> int:
-    command = next((each for each in argv if each in COMMANDS), "")
-    return exit_status(_run_command, argv, f"gpurbf {command}".strip())
+def _flush() -> None:
+    """Write what was printed; where this fails, Python must not try it again at exit."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
 
 
-def _run_command(argv: list[str]) -> None:
+def _run(argv: list[str]) -> None:
     parser = _Parser(prog="gpurbf", description="Fast SVC and RBF networks for scikit-learn.")
     parser.add_argument("--version", action="version", version=f"gpurbf {__version__}")
+    parser.set_defaults(run=lambda _: parser.print_help())
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(
@@ -110,7 +115,4 @@ def _run_command(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     if arguments.command != "run" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # not all terminals know × and ᵀ
-    if arguments.command is None:
-        parser.print_help()
-    else:
-        arguments.run(arguments)
+    arguments.run(arguments)

@@ -7,13 +7,11 @@ import atexit
 import gc
 import importlib.util
 import os
-import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, wait
-from multiprocessing import get_context
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import numpy as np
 import gpurbf
 from gpurbf import datasets
 from gpurbf.cli import BACKEND, UserError
+from gpurbf.cli.processes import Processes
 from gpurbf.datasets import Images
 from gpurbf.layer.backends import LOADERS, get_backend
 from gpurbf.runtime.lazy import lazy_module, without_collecting
@@ -66,13 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit and score the requested estimators; print a table, then the paths of the pictures."""
-    names = list(ESTIMATORS) if arguments.estimator == "all" else [arguments.estimator]
     log = say if arguments.verbose else lambda text: None
     atexit.register(gc.freeze)  # no garbage collection of imports at exit
     # A second process imports Matplotlib and compiles while this one imports scikit-learn. Later it
-    # draws while this one prepares the next estimator. It is spawned, not forked, because threads
-    # of this process hold locks.
-    with ProcessPoolExecutor(1, get_context("spawn")) as painter:
+    # draws while this one prepares the next estimator.
+    with Processes(1) as painter:
         pictures: list[Future[str]] = []
         try:
             # An unavailable backend is refused before the data are read.
@@ -85,15 +82,10 @@ def run(arguments: argparse.Namespace) -> None:
                 data = _load(arguments.data)
             title = Path(arguments.data).name or arguments.data
             N, height, width = data.X_train.shape
-            print(
-                f"{title}: {N:,} training and {len(data.X_test):,} test images of {height} × "
-                f"{width}, {len(np.unique(data.y_train))} classes\n",
-                _ROW.format(*_HEADER),
-                _ROW.format(*_RULE),
-                sep="\n",
-                flush=True,
-            )
-            for name in names:
+            kind = f"{height} × {width}, {len(np.unique(data.y_train))} classes"
+            print(f"{title}: {N:,} training and {len(data.X_test):,} test images of {kind}\n")
+            print(_ROW.format(*_HEADER), _ROW.format(*_RULE), sep="\n", flush=True)
+            for name in ESTIMATORS if arguments.estimator == "all" else [arguments.estimator]:
                 estimator, predicted = _classify(name, data, arguments.backend, log, pictures)
                 if can_draw:
                     path = Path(arguments.out) / f"{title}-{name}.png"
@@ -101,9 +93,7 @@ def run(arguments: argparse.Namespace) -> None:
                     scores = estimator.decision_function(_rows(data.X_test))
                     shown = data.X_test, data.y_test, predicted, estimator.classes_, scores
                     pictures.append(painter.submit(draw, path, model, *shown))
-        except BrokenPipeError:  # nobody reads the table any more
-            raise
-        except (OSError, ValueError) as error:  # files, or data that an estimator refuses
+        except ValueError as error:  # data that an estimator refuses
             raise UserError(str(error)) from error
         log("drawing")
         print("", *(picture.result() for picture in pictures), sep="\n")
@@ -193,7 +183,6 @@ def hardest(
 
 def _work_ahead(can_draw: bool, compiles: bool) -> None:
     """Import and compile ahead, in the other process, before there is something to draw."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends both
     gc.disable()
     atexit.register(gc.freeze)
     if can_draw:

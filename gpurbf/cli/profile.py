@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         with Recorder() as training, stage("read and validate", "files"):
             data = images(quick, arguments.data_home)
         found = profile_data(estimator, data, training, say=say)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise UserError(str(error)) from error
     print(found)
     if rows := found.scaling(threads):
@@ -99,9 +99,8 @@ def _write(found: Profile, rows: list[scaling.Scaling], out: Path) -> None:
             figure = Figure(figsize=(6, 4.2) if rows else (11, 4.2), layout="constrained")
             scaling.draw(rows, figure) if rows else found.plot(figure)
             figure.savefig(out, dpi=100)
+        print(f"written: {out}")
     except ImportError:
         print("no picture: get Matplotlib with `python -m pip install matplotlib`")
     except OSError as error:
         raise UserError(f"--out {out}: {error}") from error
-    else:
-        print(f"written: {out}")

@@ -3,12 +3,18 @@
 import csv
 import gzip
 import importlib
+import os
+import signal
 import subprocess
 import sys
+import time
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from callers import run_python
+from callers import interrupts, run_python
 
 import gpurbf
 from gpurbf import BackendUnavailable, datasets
@@ -226,6 +232,55 @@ def test_a_reader_who_has_seen_enough_gets_no_traceback(command, tmp_path):
         assert program.stderr.read() == b"" and program.wait() == 1
 
 
+GPURBF = sys.executable, "-m", "gpurbf"
+PROFILE = "profile --quick --centers 50 --backend numpy"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("command", ["info", "classify --backend numpy --estimator svc", PROFILE])
+def test_a_full_disk_is_one_line_and_exit_code_2(command, tmp_path):
+    with open("/dev/full", "w") as full:
+        call = [*GPURBF, *command.split()]
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    *progress, last = done.stderr.splitlines()
+    assert last == f"gpurbf {command.split()[0]}: [Errno 28] No space left on device"
+    assert done.returncode == 2 and all("Err" not in line for line in progress)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_command_runs_with_a_closed_output(number, tmp_path):
+    (tmp_path / "program.py").write_text("import sys; sys.stdout.flush(), sys.stderr.flush()")
+    shell = ["sh", "-c", f'exec "$@" {number}>&-', "sh", *GPURBF, "run", tmp_path / "program.py"]
+    assert subprocess.run(shell).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc")
+@pytest.mark.parametrize(
+    ("command", "imports"), [("classify --backend numpy", "numpy"), ("warmup", "llvmlite")]
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_a_command(command, imports, number, tmp_path):
+    call, pipe = [*GPURBF, *command.split()], subprocess.PIPE
+    options = {"cwd": tmp_path, "text": True, "start_new_session": True}
+    with interrupts(), subprocess.Popen(call, stdout=pipe, stderr=pipe, **options) as program:
+        children = Path(f"/proc/{program.pid}/task/{program.pid}/children")
+        while program.poll() is None:
+            maps = (Path(f"/proc/{child}/maps") for child in children.read_text().split())
+            if any(imports in each.read_text() for each in maps):
+                break
+            time.sleep(0.01)
+        # Ctrl-C reaches them all.
+        (os.killpg if number == signal.SIGINT else os.kill)(program.pid, number)
+        try:
+            printed, errors = program.communicate(timeout=60)  # all have closed the pipes
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+    assert "float64" not in printed  # which the warmup's processes say later
+    if number == signal.SIGINT:
+        assert "interrupted" in errors and "SpawnProcess" not in errors
+
+
 def test_a_terminal_without_these_letters_shows_others(tmp_path):
     code = "from gpurbf.cli import main; main(['classify', '--estimator', 'svc'])"
     done = run_python(code, cwd=tmp_path, PYTHONIOENCODING="ascii")
@@ -277,7 +332,8 @@ def test_warmup_says_what_it_compiles_and_where_it_is_kept(said, capsys, monkeyp
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[0] for line in lines] == ["SVC", "others"]
     assert all(line.endswith(" s") for line in lines)
-    monkeypatch.setattr(warmup.joblib, "Parallel", lambda: list)  # other processes, below
+    nobody = nullcontext(SimpleNamespace(map=lambda *_: []))  # other processes, below
+    monkeypatch.setattr(warmup, "Processes", lambda n: nobody)
     assert said("warmup", "--backend", "numba").out.startswith("kernels are kept in ")
 
 
