@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from _thread import start_new_thread
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import active_children, get_context, parent_process
@@ -17,9 +18,11 @@ class Processes(ProcessPoolExecutor):
     """
 
     def __init__(self, n: int) -> None:
-        super().__init__(n, get_context("spawn"), start_new_thread, (_end_with_parent, ()))
+        super().__init__(n, get_context("spawn"), _begin)
 
     def submit(self, *task: Any, **options: Any) -> Any:
+        if sys.platform == "win32":
+            return super().submit(*task, **options)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a new process keeps it
         try:
             return super().submit(*task, **options)
@@ -31,6 +34,11 @@ class Processes(ProcessPoolExecutor):
             for each in active_children():
                 each.terminate()
         super().__exit__(error, *rest)
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_new_thread(_end_with_parent, ())
 
 
 def _end_with_parent() -> None:
