@@ -119,6 +119,15 @@ def test_tf32_only_when_asked_and_three_of_them_are_float32(cupy, capability):
         HiddenLayer(C, GAUSSIAN, backend="numpy", precision="tf32")
 
 
+@pytest.mark.parametrize("unit, offset", [(1e40, 0.0), (1e39, 1e3), (1e-60, 1e7)])
+def test_shifts_that_float32_does_not_hold(cupy, unit, offset):
+    """A shift of infinity made NaN; one of 0 loses the digits of data far from the origin."""
+    X = (np.random.default_rng(0).normal(size=(300, 5)) + offset) * unit
+    model = gpurbf.RBFLayer(20, random_state=0)
+    here, there = (model.set_params(backend=b).fit_transform(X) for b in ("numba", "cupy"))
+    np.testing.assert_allclose(there, here, atol=1e-6)
+
+
 def test_manhattan_names_the_backends_that_have_it(cupy):
     X, C = data(np.float32)
     layer = HiddenLayer(C, Activation("manhattan", "laplacian", 0.1), backend="cupy")

@@ -193,7 +193,8 @@ class DeviceLayer(ABC):
         self.activation, self.dtype, (self.m, n) = activation, np.dtype(dtype), C.shape
         self._profile = activation.profile if callable(activation.profile) else None
         self.distance = shifted(C, activation.metric, self.dtype, quantization, shift)
-        self.shift = self.xp.empty(n, np.float32)
+        # Centers in float64 may have a mean that float32 does not hold.
+        self.shift = self.xp.empty(n, np.result_type(C.dtype, np.float32))
         self.shift[...] = self.distance.shift
 
     @abstractmethod
