@@ -232,6 +232,8 @@ def get_backend(
             known = sorted(LOADERS)
             raise ValueError(f"Unknown backend {name!r} ({reason}): use 'auto' or one of {known}.")
         named = _attempt(LOADERS[name])
+        if isinstance(named, MemoryError):  # of this moment: the next call tries again
+            _attempt.cache_clear()
         if isinstance(named, Exception):
             raise BackendUnavailable(_why(named)) from named
         return named, reason

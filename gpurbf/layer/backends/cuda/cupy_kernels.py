@@ -229,8 +229,7 @@ def move_rows(
     width = width // 3 if parts else width
     number = np.int64 if packed.dtype.kind in "iu" else np.float64
     sizes = map(np.int64, (N, n, padded, width))
-    dtypes = A.dtype, shift.dtype, packed.dtype, terms.dtype
-    kernel = _kernel(xp, rows_source, *dtypes, parts)
+    kernel = _kernel(xp, rows_source, A.dtype, shift.dtype, packed.dtype, terms.dtype, parts)
     kernel(
         (-(-padded // _BLOCK_ROWS),), (32, _BLOCK_ROWS),
         (A, shift, *sizes, *map(number, coefficients), packed, terms),
