@@ -294,6 +294,16 @@ def test_check_gpu_shows_what_is_wrong_and_goes_on(monkeypatch, fresh, capsys):
     assert check.kept("cupy").why
 
 
+def test_check_gpu_goes_on_where_a_library_fails_in_any_way(monkeypatch, fresh, capsys):
+    def old_driver():
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setitem(backends.LOADERS, "cupy", old_driver)
+    assert main(["check-gpu"]) == 2
+    error = capsys.readouterr().err
+    assert "cupy: RuntimeError: cudaErrorInsufficientDriver; numba-cuda: the stand-in" in error
+
+
 @pytest.mark.slow
 def test_thorough_covers_every_profile_and_stays_right(fresh):
     backend = backends.LOADERS["cupy"]()

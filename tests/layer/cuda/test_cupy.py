@@ -169,6 +169,14 @@ def test_what_is_given_on_the_device_is_answered_there(cupy, name):
         np.testing.assert_array_equal(found[method].get(), expected)
 
 
+def test_samples_of_the_host_of_which_some_are_quantized(cupy):
+    X, y = X_DIGITS[Y_DIGITS < 3].copy(), Y_DIGITS[Y_DIGITS < 3]
+    X[:100] += 0.3
+    model = gpurbf.RBFClassifier(centers=X[100:120], random_state=0)
+    here, there = (model.set_params(backend=b).fit(X, y).predict(X) for b in ("cupy", "numpy"))
+    np.testing.assert_array_equal(here, there)
+
+
 def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):
     X, y = X_DIGITS, Y_DIGITS
     new = X[200:260] + 30.0 * (np.arange(60) % 2)[:, None]

@@ -309,11 +309,9 @@ def _elsewhere(name: str) -> Verdict:
 def report(load: Callable[[], Backend], on_host: Callable[[], tuple[Backend, Any]]) -> None:
     """Check and print the verdict as a line of JSON; this runs in the separate process."""
     try:
-        backend = load()
+        verdict = judged(backend := load(), cases(backend), on_host()[0])
     except Exception as error:
         verdict = _failed(f"{type(error).__name__}: {error}")
-    else:
-        verdict = judged(backend, cases(backend), on_host()[0])
     print(json.dumps(verdict), flush=True)
 
 
