@@ -28,19 +28,21 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMULAS, PROFILES, ROOT, SQUARE, Activation, form
-from gpurbf.layer.backends import Backend, Tile, centers_worth_a_transfer, forced
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import once
 from gpurbf.runtime.stages import best_seconds
+
+if TYPE_CHECKING:
+    from gpurbf.layer.backends import Backend
 
 # Seconds that a check in a process of its own may take, compiling included.
 LIMIT = 120.0
@@ -209,7 +211,7 @@ def rates(backend: Backend, host: Backend) -> dict[str, float]:
 def judged(backend: Backend, found: Iterable[Case], host: Backend | None = None) -> Verdict:
     """The verdict on all these cases; beside a backend of the host with rates, if all are right."""
     measured = {}
-    with forced(Tile()), config_context(gpu_memory=None):  # not those of whoever asks first
+    with config_context(gpu_memory=None):  # not that of whoever asks first
         whys = [one.why for one in found]
         why = next(filter(None, whys), "")
         if host is not None and not why:
@@ -320,11 +322,10 @@ def kept(name: str) -> Verdict | None:
     try:
         verdict = Verdict(*json.loads(_file(name).read_text(encoding="utf-8")))
         age = datetime.datetime.now() - datetime.datetime.fromisoformat(verdict.date)
-        if verdict.rates != {}:
-            centers_worth_a_transfer(**verdict.rates)  # an error if they are others
-    except (*_NO_FOLDER, ValueError, TypeError, ZeroDivisionError):
+        known = verdict.rates.keys() in (set(), {"device", "host", "copy"})
+    except (*_NO_FOLDER, ValueError, TypeError, AttributeError):
         return None
-    return None if verdict.why and age.days else verdict
+    return verdict if known and not (verdict.why and age.days) else None
 
 
 def keep(name: str, verdict: Verdict) -> None:
