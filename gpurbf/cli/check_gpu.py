@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from gpurbf.cli import UserError
-from gpurbf.layer.backends import GPUS, LOADERS, Backend, best_on_host
+from gpurbf.layer.backends import GPUS, LOADERS, Backend, best_on_host, why_of
 from gpurbf.layer.backends.cuda import check
-from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.svm import cuda_check
 
 
@@ -31,8 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
     for name in arguments.backend or GPUS:
         try:
             backend = LOADERS[name]()
-        except BackendUnavailable as error:
-            failures.append(f"{name}: {error}")
+        except Exception as error:  # an old driver, a damaged CuPy: the other one is checked too
+            failures.append(f"{name}: {why_of(error)}")
             continue
         print(f"{name}: {backend.kernel}", flush=True)
         verdict = check.judged(backend, _shown(backend, arguments.thorough), best_on_host()[0])

@@ -18,7 +18,7 @@ from gpurbf.layer.activation import PRECISIONS, Activation
 from gpurbf.layer.backends import Backend, PreparedLayer, get_backend
 from gpurbf.layer.backends.numba.gram import Grid, Sums, add_rounded
 from gpurbf.layer.sparse import SparseProductLayer
-from gpurbf.runtime.arrays import is_resident, to_host
+from gpurbf.runtime.arrays import beside, is_resident, to_host
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import Lock
 from gpurbf.runtime.memory import check_result
@@ -212,7 +212,8 @@ class HiddenLayer:
             H = xp.empty((values.shape[0], self.centers.shape[0]), layer.dtype)
             layer.activations(values, H)
             H = H.astype(self.dtype, copy=False)
-            out[rows] = self.xp.asarray(H) if is_resident(out) else to_host(H)
+            places = rows if isinstance(rows, slice) else beside(out, rows)
+            out[places] = self.xp.asarray(H) if is_resident(out) else to_host(H)
         return out
 
     @stage("hidden layer")
@@ -310,8 +311,8 @@ class HiddenLayer:
         if is_resident(X):
             if self.xp is np:
                 raise TypeError(
-                    f"X is on a GPU and the backend {self.backend.name!r} is not: use "
-                    "backend='cupy', or X.get()."
+                    f"X is on a GPU and the backend {self.backend.name!r} ({self.reason}) is not: "
+                    "set backend='cupy', or give samples on the host, as cupy.asnumpy(X) is."
                 )
             if self.quantization is None or X.dtype not in (np.uint8, np.int8):
                 if self.precision == "exact":

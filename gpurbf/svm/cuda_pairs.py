@@ -55,12 +55,16 @@ def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]])
 
 
 def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> int:
-    """Maximum number of problems at work at a time besides all of K (N, N); 0 if K does not fit."""
+    """Maximum number of problems at work at a time besides all of K (N, N).
+
+    Raises a MemoryError if ``room``, the bytes besides those of samples, is too little.
+    """
     size, n_problems = int(problems.sizes.max()), len(problems.sizes)
     left = room - 40 * len(problems.samples) - 4 * size * n_problems - 16 * N
-    if itemsize * N * N > _MATRIX_PART * left:
-        return 0
-    return min(n_problems, int(_BLOCKS_PART * left // (size * (itemsize * size + 16))))
+    width = int(_BLOCKS_PART * left // (size * (itemsize * size + 16)))
+    if width < 1 or itemsize * N * N > _MATRIX_PART * left:
+        raise MemoryError("kernel values")
+    return min(n_problems, width)
 
 
 def solve_side_by_side(solver: Any) -> list[Solution] | None:
@@ -71,23 +75,24 @@ def solve_side_by_side(solver: Any) -> list[Solution] | None:
     kernel, tol, stepped = solver.kernel, solver.tol, solver.stepped or (lambda *_: False)
     problems = problems_of(solver.starts, solver.C, solver.pairs)
     with kernel.allocator():
-        N = len(kernel.diagonal)
-        width = pairs_that_fit(N, kernel.dtype.itemsize, problems, kernel.free_bytes())
-        if not width:
+        N, room = len(kernel.diagonal), kernel.free_bytes() - kernel.packed_bytes
+        try:
+            width = pairs_that_fit(N, kernel.dtype.itemsize, problems, room)
+            n_waves = -(-len(problems.sizes) // width)
+            rules = cuda_smo_kernels.Rules(
+                tol,
+                solver.max_iter,
+                max(_MIN_STEPS_PER_LAUNCH, _STEPS_PER_LOOK // (_ROUNDS_PER_LOOK * n_waves)),
+                binary.ROUNDING_DEVIATIONS * kernel.rounding / binary.MAX_ROUNDING_PART,
+            )
+            rounds = Rounds(kernel, problems, width, rules)
+            kernel.values(np.arange(N), slice(0, N), rounds.K)
+        except MemoryError:  # another program may have taken what was free
             kernel.description += (
                 "; steps on the CPU: the GPU's memory budget does not hold all kernel values"
             )
             return None
         kernel.description += "; steps on the GPU, all pairs of classes side by side"
-        n_waves = -(-len(problems.sizes) // width)
-        rules = cuda_smo_kernels.Rules(
-            tol,
-            solver.max_iter,
-            max(_MIN_STEPS_PER_LAUNCH, _STEPS_PER_LOOK // (_ROUNDS_PER_LOOK * n_waves)),
-            binary.ROUNDING_DEVIATIONS * kernel.rounding / binary.MAX_ROUNDING_PART,
-        )
-        rounds = Rounds(kernel, problems, width, rules)
-        kernel.values(np.arange(N), slice(0, N), rounds.K)
         solutions: list[Any] = [None] * len(problems.sizes)
         active = np.arange(len(solutions))
         while len(active):

@@ -52,7 +52,7 @@ class GivenKernel:
     """A kernel matrix (N, N) that is given: precomputed, or made by a function of the user."""
 
     allocator: Any = staticmethod(nullcontext)
-    rounding, on_device, backend = 0.0, False, "none"
+    rounding, on_device, backend, packed_bytes = 0.0, False, "none", 0
     description = "a given kernel matrix"
 
     def __init__(self, K: np.ndarray, order: np.ndarray) -> None:
@@ -108,6 +108,8 @@ class KernelRows:
     on_device : bool
         Whether steps are made on the device of `xp`, not on the CPU, as the caller has found;
         ``description`` then says if there is no memory for them.
+    packed_bytes : int
+        Of all samples as a device's layer and products take them: a copy, and floats as three.
     """
 
     matrix: np.ndarray | None = None
@@ -123,6 +125,7 @@ class KernelRows:
         self._own = threading.local()
         self._sparse = sp.issparse(X.values)
         self._choose_backend(backend)
+        self.packed_bytes = 0 if self._sparse else 4 * X.values.nbytes
         # With codes, evaluating each value by 8-bit products takes less time.
         self.linear = activation.linear and X.quantization is None and self.xp is np
         self.diagonal, self.largest = self._diagonal()

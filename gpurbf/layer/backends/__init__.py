@@ -153,7 +153,7 @@ def best_on_host() -> tuple[Backend, list[str]]:
         found = _attempt(LOADERS[name])
         if isinstance(found, Backend):
             return found, list(refused)
-        refused[name] = _why(found)
+        refused[name] = why_of(found)
     raise BackendUnavailable("; ".join(f"{name}: {why}" for name, why in refused.items()))
 
 
@@ -180,13 +180,15 @@ def _attempt(loader: Callable[[], Backend]) -> Backend | Exception:
     try:
         backend = loader()
         if backend.device:
-            check.require(backend)
+            with forced(Tile()):  # not that of whoever asks first
+                check.require(backend)
         return backend
     except Exception as error:  # incomplete installations raise any error
         return error
 
 
-def _why(error: Exception) -> str:
+def why_of(error: Exception) -> str:
+    """The words of a loader's error, with its type if it is not the package's own."""
     own = isinstance(error, BackendUnavailable)
     return str(error) if own else f"{type(error).__name__}: {error}"
 
@@ -232,8 +234,10 @@ def get_backend(
             known = sorted(LOADERS)
             raise ValueError(f"Unknown backend {name!r} ({reason}): use 'auto' or one of {known}.")
         named = _attempt(LOADERS[name])
+        if isinstance(named, MemoryError):  # of this moment: the next call tries again
+            _attempt.cache_clear()
         if isinstance(named, Exception):
-            raise BackendUnavailable(_why(named)) from named
+            raise BackendUnavailable(why_of(named)) from named
         return named, reason
     said, found = ["chosen automatically"], None
     if no_gpu() is None:
@@ -266,7 +270,7 @@ def _on_gpu(n_centers: int | None) -> tuple[Backend | None, list[str]]:
         found = _attempt(LOADERS[name])
         if isinstance(found, Backend):
             return found, said
-        said.append(f"{name} is not used: {_why(found)}")
+        said.append(f"{name} is not used: {why_of(found)}")
     return None, said
 
 

@@ -1,7 +1,10 @@
 """The GPU proves itself: stand-ins that fail in every way, asked for by name and by `auto`."""
 
 import re
+import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +12,10 @@ import standin
 from callers import run_threads
 from standin import GAUSSIAN
 
+from gpurbf import config_context
 from gpurbf.cli import main
 from gpurbf.layer import backends
-from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends import Tile, forced, get_backend
 from gpurbf.layer.backends.cuda import check
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.errors import BackendUnavailable
@@ -40,6 +44,7 @@ FAILURES = {
     "hangs": ("time.sleep(600)", "", r"did not end within \d+ s"),
     "crashes": ("os.abort()", "", r"ended with status -6"),
     "ends": ("os._exit(0)", "", "ended with status 0"),
+    "no text": ("os.write(2, bytes([255])); os._exit(3)", "", "ended with status 3: \ufffd"),
     "missing": ("", "sys.modules['cupy'] = None", "no CuPy"),
 }  # fmt: skip
 
@@ -158,8 +163,56 @@ def test_a_failure_is_believed_for_a_day_and_a_damaged_file_never(fresh):
     assert check.kept("cupy") == verdict
     check.keep("cupy", verdict._replace(date="2020-01-01 00:00"))
     assert check.kept("cupy") is None
+    right = standin.RIGHT._replace(date=check._now())
+    for rates in ([], ["device"], {"gpu": 1.0}, {"device": 1.0}):
+        check.keep("cupy", right._replace(rates=rates))
+        assert check.kept("cupy") is None
+    check.keep("cupy", right)
+    assert check.kept("cupy") == right
     check._file("cupy").write_text("[1,", encoding="utf-8")
     assert check.kept("cupy") is None
+
+
+def test_what_was_checked_are_these_sources(monkeypatch, folder):
+    """A change of any file of the package, such as an update, is checked again."""
+    monkeypatch.setattr(check, "_PACKAGE", folder)
+    files = set()
+    for text in ("a = 1", "a = 2", "a = 1"):
+        (folder / "kernels").mkdir(exist_ok=True)
+        (folder / "kernels" / "tile.py").write_text(text, encoding="utf-8")
+        check._facts.cache_clear()
+        files.add(check._file("cupy"))
+    check._facts.cache_clear()
+    assert len(files) == 2
+
+
+LACKS = {
+    "full": MemoryError,
+    "cudaErrorMemoryAllocation: out of memory": RuntimeError,
+    "CUDA_ERROR_OUT_OF_MEMORY": RuntimeError,
+    "CUBLAS_STATUS_ALLOC_FAILED": RuntimeError,
+}
+
+
+@pytest.mark.parametrize("words", LACKS)
+def test_memory_that_others_take_is_no_verdict(fresh, words):
+    """It is an error of this call, and the next one checks again."""
+    asarray = fresh.asarray
+
+    def full(*_, **__):
+        raise LACKS[words](words)
+
+    fresh.asarray = full
+    with pytest.raises(BackendUnavailable, match=r"lacks free memory.*backend='numba'"):
+        get_backend("cupy")
+    assert check.kept("cupy") is None
+    fresh.asarray = asarray
+    assert get_backend("cupy")[0].name == "cupy" and check.kept("cupy").why == ""
+
+
+def test_a_check_takes_no_settings_of_whoever_asks_first(fresh):
+    with forced(Tile(7)), config_context(gpu_memory=0.01):
+        assert get_backend("cupy")[0].name == "cupy" and check.kept("cupy").why == ""
 
 
 def test_where_the_disk_takes_nothing_there_is_a_check_all_the_same(folder, fresh):
@@ -180,6 +233,50 @@ def test_one_checks_and_the_others_wait_for_its_verdict(fresh):
     assert len({one.date for one in found}) == len(checks) == 1
 
 
+def test_a_check_of_another_process_that_does_not_end_is_waited_for_no_longer_than_a_check(
+    monkeypatch, fresh
+):
+    fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr(check, "LIMIT", 0.3)
+    file = check._file("cupy").with_suffix(".lock")
+    file.parent.mkdir(parents=True)
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "another process did not end within 0.3 s" in check.trusted("cupy").why
+    assert check.kept("cupy") is None
+
+
+def missing(*_, **__):
+    raise FileNotFoundError("No usable temporary directory found")
+
+
+@pytest.mark.parametrize(
+    "where, name, value",
+    [
+        *((sys, "executable", value) for value in ("", None, "/no/python")),
+        (tempfile, "TemporaryFile", missing),
+    ],
+    ids=str,
+)
+def test_auto_takes_the_cpu_where_no_process_starts(monkeypatch, fresh, where, name, value):
+    monkeypatch.setattr(where, name, value)
+    backend, reason = get_backend("auto")
+    assert backend.name in backends.CPUS
+    assert re.search(r"cupy is not used: its check did not start: \w+Error: ", reason)
+    assert check.kept("cupy") is None
+
+
+def test_without_a_home_there_is_a_check_all_the_same(monkeypatch, fresh, capsys):
+    def homeless(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    monkeypatch.setattr(check, "_elsewhere", lambda name: standin.RIGHT)
+    assert get_backend("auto")[0].name == get_backend("cupy")[0].name == "cupy"
+    assert main(["info"]) == 0 and "cupy" in capsys.readouterr().out
+
+
 def test_check_gpu_shows_every_case_and_keeps_the_verdict(monkeypatch, fresh, capsys):
     monkeypatch.setattr(check, "_TIMED", (64, 32, 8))
     assert main(["check-gpu", "--backend", "cupy"]) == 0
@@ -195,6 +292,16 @@ def test_check_gpu_shows_what_is_wrong_and_goes_on(monkeypatch, fresh, capsys):
     assert out.count("WRONG") < out.count(" right ") < check.kept("cupy").n_cases
     assert "cupy: rows, gemm, scores" in error and "numba-cuda: " in error
     assert check.kept("cupy").why
+
+
+def test_check_gpu_goes_on_where_a_library_fails_in_any_way(monkeypatch, fresh, capsys):
+    def old_driver():
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
+    monkeypatch.setitem(backends.LOADERS, "cupy", old_driver)
+    assert main(["check-gpu"]) == 2
+    error = capsys.readouterr().err
+    assert "cupy: RuntimeError: cudaErrorInsufficientDriver; numba-cuda: the stand-in" in error
 
 
 @pytest.mark.slow

@@ -119,6 +119,15 @@ def test_tf32_only_when_asked_and_three_of_them_are_float32(cupy, capability):
         HiddenLayer(C, GAUSSIAN, backend="numpy", precision="tf32")
 
 
+@pytest.mark.parametrize("unit, offset", [(1e40, 0.0), (1e39, 1e3), (1e-60, 1e7)])
+def test_shifts_that_float32_does_not_hold(cupy, unit, offset):
+    """A shift of infinity made NaN; one of 0 loses the digits of data far from the origin."""
+    X = (np.random.default_rng(0).normal(size=(300, 5)) + offset) * unit
+    model = gpurbf.RBFLayer(20, random_state=0)
+    here, there = (model.set_params(backend=b).fit_transform(X) for b in ("numba", "cupy"))
+    np.testing.assert_allclose(there, here, atol=1e-6)
+
+
 def test_manhattan_names_the_backends_that_have_it(cupy):
     X, C = data(np.float32)
     layer = HiddenLayer(C, Activation("manhattan", "laplacian", 0.1), backend="cupy")
@@ -158,6 +167,14 @@ def test_what_is_given_on_the_device_is_answered_there(cupy, name):
     for method, expected in answers(here, new).items():
         assert isinstance(expected, np.ndarray) and isinstance(found[method], cupy.ndarray), method
         np.testing.assert_array_equal(found[method].get(), expected)
+
+
+def test_samples_of_the_host_of_which_some_are_quantized(cupy):
+    X, y = X_DIGITS[Y_DIGITS < 3].copy(), Y_DIGITS[Y_DIGITS < 3]
+    X[:100] += 0.3
+    model = gpurbf.RBFClassifier(centers=X[100:120], random_state=0)
+    here, there = (model.set_params(backend=b).fit(X, y).predict(X) for b in ("cupy", "numpy"))
+    np.testing.assert_array_equal(here, there)
 
 
 def test_samples_outside_every_radius_are_found_on_the_device_too(cupy):

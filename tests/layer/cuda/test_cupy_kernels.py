@@ -31,13 +31,14 @@ KINDS = [
     (np.float32,) * 3,
     (np.float64,) * 3,
 ]
+# Of samples, the shift, packed rows and terms.
 ROWS = [
-    (np.uint8, np.int8, np.int32, None),
-    (np.uint8, np.uint8, np.int32, None),
-    (np.uint8, np.float32, np.float32, "samples"),
-    (np.float32, np.float32, np.float32, "centers"),
-    (np.float64, np.float32, np.float32, None),
-    (np.float32, np.float64, np.float64, None),
+    (np.uint8, np.float32, np.int8, np.int32, None),
+    (np.uint8, np.float32, np.uint8, np.int32, None),
+    (np.uint8, np.float64, np.float32, np.float32, "samples"),
+    (np.float32, np.float32, np.float32, np.float32, "centers"),
+    (np.float64, np.float32, np.float32, np.float32, None),
+    (np.float32, np.float64, np.float64, np.float64, None),
 ]
 
 
@@ -122,11 +123,11 @@ def both(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("x, dtype, terms, parts", ROWS[:3], ids=str)
-def test_rows_are_moved_padded_and_summed(both, x, dtype, terms, parts):
+@pytest.mark.parametrize("x, of_shift, dtype, terms, parts", ROWS[:3], ids=str)
+def test_rows_are_moved_padded_and_summed(both, x, of_shift, dtype, terms, parts):
     rng = np.random.default_rng(0)
     by = 0 if dtype == np.uint8 else 128
-    A, shift = rng.integers(0, 256, (13, 37)).astype(x), np.full(37, by, np.float32)
+    A, shift = rng.integers(0, 256, (13, 37)).astype(x), np.full(37, by, of_shift)
     results = []
     for xp in both:
         packed = xp.empty((16, 48 * (3 if parts else 1)), dtype)

@@ -62,7 +62,8 @@ def test_samples_cross_once_and_h_never_and_free_memory_is_asked_for_once(cupy):
 def test_a_layer_of_the_host_takes_no_samples_of_the_device(cupy):
     X, C = data(np.float32)
     assert type(HiddenLayer(cupy.asarray(C), GAUSSIAN, backend="cupy").centers) is np.ndarray
-    with pytest.raises(TypeError, match=r"X is on a GPU.*X\.get\(\)"):
+    words = r"GPU.*\(backend='numpy'\) is not: set backend='cupy', or .*cupy\.asnumpy\(X\)"
+    with pytest.raises(TypeError, match=words):
         HiddenLayer(C, GAUSSIAN, backend="numpy").activations(cupy.asarray(X))
 
 
@@ -95,7 +96,7 @@ def test_memory_that_runs_out_halves_the_tile_and_leaves_nothing(cupy, small_til
         gpu.fail_at = {gpu.n_allocations + k + d for d in (0, 1, 25)}
         try:
             got = run()
-        except standin.OutOfMemoryError:
+        except MemoryError:
             assert k <= 3  # in what a call makes before its first tile: W, the sums
             continue
         assert len(gpu.calls) > tiles
@@ -135,6 +136,27 @@ def test_what_a_gpu_cannot_do_is_an_error_that_says_what_to_do(cupy, monkeypatch
     if what == "full":
         with pytest.raises(error, match="37 centers of 21 inputs"):
             HiddenLayer(layer.centers, GAUSSIAN, backend="cupy").activations(X)
+
+
+def test_a_fit_that_does_not_fit_says_so_and_leaves_nothing(cupy):
+    """HᵀH is not made tile by tile."""
+    cupy.gpu.capacity = 20 << 20
+    X = np.random.default_rng(0).normal(size=(1600, 9))
+    with pytest.raises(MemoryError, match=r"arrays of this step: .*0 MB are.*backend='numba'") as e:
+        gpurbf.RBFClassifier(1500, random_state=0, backend="cupy").fit(X, X[:, 0] > 0)
+    assert not isinstance(e.value, standin.OutOfMemoryError)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_packed_weights_are_there_for_other_streams(cupy, dtype):
+    X, layer = samples_and_layer(dtype)
+    layer.activations(X)
+    waits, W = cupy.gpu.synchronizations, OutputWeights(np.ones((37, 2)))
+    (prepared,) = layer._prepared.values()
+    W.packed(prepared)
+    assert cupy.gpu.synchronizations == waits + 1
+    W.packed(prepared)
+    assert cupy.gpu.synchronizations == waits + 1
 
 
 @pytest.mark.parametrize("how", ["config", "environment"])
@@ -235,7 +257,7 @@ COUNTS = {
         (69, 19, 14), (3, 3, 1), (8, 4, 1),
     ),
     gpurbf.FSVC(40.0, selection="pass", eval_radius=None, random_state=0): (
-        (58, 25, 13), (3, 3, 1), (8, 4, 2),
+        (58, 25, 15), (3, 3, 1), (8, 4, 2),
     ),
     gpurbf.SVC(C=10, gamma=0.001): ((11, 4, 4), (11, 3, 1), (12, 5, 1)),
     gpurbf.RBFLayer(100, random_state=0, gamma=1e-3): ((0, 0, 0), (3, 2, 1), (3, 0, 0)),
@@ -264,7 +286,9 @@ def test_the_steps_of_svc_that_are_at_work_are_within_the_memory():
     assert cuda_pairs.pairs_that_fit(N, 4, problems, 80e9) == 45
     width = cuda_pairs.pairs_that_fit(N, 4, problems, 29e9)
     assert 4 * N * N + width * size * (4 * size + 16) < 29e9 and width == 45
-    assert cuda_pairs.pairs_that_fit(N, 4, problems, 20e9) == 0
+    for room in (20e9, -1e6):
+        with pytest.raises(MemoryError):
+            cuda_pairs.pairs_that_fit(N, 4, problems, room)
 
 
 def test_auto_takes_no_gpu_for_svc_and_does_not_ask_for_one(monkeypatch):

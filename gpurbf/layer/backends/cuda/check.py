@@ -4,8 +4,9 @@
     get_backend("auto")   `trusted`: in a separate process with a time limit, so that a crash or a
                           hang of a driver only makes the GPU unavailable; it is timed as well
 
-The verdict is kept on disk for this machine, device, driver, package and libraries; a failure is
-kept for a day. `python -m gpurbf check-gpu` checks again and shows each case.
+The verdict is kept on disk for this machine, device, driver, sources and libraries; a failure is
+kept for a day, a lack of memory for no time. `python -m gpurbf check-gpu` checks again and shows
+each case.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import product
@@ -29,11 +32,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gpurbf import __version__
 from gpurbf.data.quantize import Quantization
 from gpurbf.layer.activation import FORMULAS, PROFILES, ROOT, SQUARE, Activation, form
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
+from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import once
 from gpurbf.runtime.stages import best_seconds
@@ -43,6 +46,11 @@ if TYPE_CHECKING:
 
 # Seconds that a check in a process of its own may take, compiling included.
 LIMIT = 120.0
+_PACKAGE = Path(__file__).parents[3]
+# Errors of a folder: those of the disk, and that of a user without a home.
+_NO_FOLDER = OSError, RuntimeError
+# A failure for lack of memory, in the words of Python, CuPy, CUDA and its libraries.
+_TAKEN = re.compile("MemoryError|out.of.memory|ALLOC_FAILED", re.IGNORECASE)
 # Tolerances of H by arithmetic, relative to the largest entry.
 _TOLERANCE = {"exact": 1e-5, "float32": 1e-4, "tf32": 2e-2, "float64": 1e-10}
 # Numbers of samples, centers and inputs that do not fill tiles, warps and groups of cuBLAS; and
@@ -202,48 +210,64 @@ def rates(backend: Backend, host: Backend) -> dict[str, float]:
 
 def judged(backend: Backend, found: Iterable[Case], host: Backend | None = None) -> Verdict:
     """The verdict on all these cases; beside a backend of the host with rates, if all are right."""
-    whys, measured = [one.why for one in found], {}
-    why = next(filter(None, whys), "")
-    if host is not None and not why:
-        try:
-            measured = rates(backend, host)
-        except Exception as problem:
-            why = f"timing: {type(problem).__name__}: {problem}"
+    measured = {}
+    with config_context(gpu_memory=None):  # not that of whoever asks first
+        whys = [one.why for one in found]
+        why = next(filter(None, whys), "")
+        if host is not None and not why:
+            try:
+                measured = rates(backend, host)
+            except Exception as problem:
+                why = f"timing: {type(problem).__name__}: {problem}"
     return Verdict(backend.device, _now(), why, len(whys), measured)
 
 
 def require(backend: Backend) -> None:
-    """Raise BackendUnavailable if a loaded backend is wrong; it is checked now if it never was."""
+    """Raise BackendUnavailable if a loaded backend is wrong; it is checked now if it never was.
+
+    A MemoryError says that the check had no room, which is not kept.
+    """
     device = backend.device
     checked = partial(judged, backend, cases(backend))
     verdict = _found(backend.name, lambda kept: kept.device == device, checked)
     if verdict.why:
-        raise BackendUnavailable(
-            f"{device} computes wrong or not at all with backend={backend.name!r}: "
-            f"{verdict.why} (checked {verdict.date}). Take backend='numba', or check again by "
-            "`python -m gpurbf check-gpu`"
+        taken = _TAKEN.search(verdict.why)
+        what = "lacks free memory to check" if taken else "computes wrong or not at all with"
+        raise (MemoryError if taken else BackendUnavailable)(
+            f"{device} {what} backend={backend.name!r}: {verdict.why} (checked {verdict.date}). "
+            "Take backend='numba', or check again by `python -m gpurbf check-gpu`"
         )
 
 
 @once
 def trusted(name: str) -> Verdict:
     """The verdict on a backend that is not loaded here, from a process with a time limit."""
-
-    return _found(name, lambda kept: bool(kept.why or kept.rates), lambda: _elsewhere(name))
+    try:
+        return _found(name, lambda kept: bool(kept.why or kept.rates), lambda: _elsewhere(name))
+    except Exception as error:  # no folder for temporary files, no interpreter to start
+        return _failed(f"its check did not start: {type(error).__name__}: {error}")
 
 
 def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Verdict]) -> Verdict:
     """The verdict on disk if it holds here, else a new one.
 
-    If several processes ask at once, one checks, and the others wait and read its verdict.
+    If several processes ask at once, one checks, and the others wait and read its verdict, but no
+    longer than a check may take.
     """
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(ImportError, OSError):  # Windows; a disk that is not writable
+        with contextlib.suppress(ImportError, *_NO_FOLDER):  # Windows; a disk not writable
             import fcntl
 
             file = _file(name).with_suffix(".lock")
             file.parent.mkdir(parents=True, exist_ok=True)
-            fcntl.flock(held.enter_context(file.open("w")), fcntl.LOCK_EX)
+            lock, end = held.enter_context(file.open("w")), time.monotonic() + LIMIT
+            while time.monotonic() < end:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                time.sleep(0.05)
+            else:
+                return _failed(f"the check of another process did not end within {LIMIT:g} s")
         verdict = kept(name)
         if verdict is None or not holds(verdict):
             print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
@@ -258,7 +282,9 @@ def _elsewhere(name: str) -> Verdict:
     )
     # The new process finds the same modules as this one.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+    # Libraries may write any bytes.
+    file = partial(tempfile.TemporaryFile, "w+", errors="replace")
+    with file() as out, file() as errors:
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             env=os.environ | {"PYTHONPATH": paths},
@@ -279,17 +305,15 @@ def _elsewhere(name: str) -> Verdict:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it from ending
                 process.wait(1)
-    return Verdict("", _now(), why, 0, {})
+    return _failed(why)
 
 
 def report(load: Callable[[], Backend], on_host: Callable[[], tuple[Backend, Any]]) -> None:
     """Check and print the verdict as a line of JSON; this runs in the separate process."""
     try:
-        backend = load()
+        verdict = judged(backend := load(), cases(backend), on_host()[0])
     except Exception as error:
-        verdict = Verdict("", _now(), f"{type(error).__name__}: {error}", 0, {})
-    else:
-        verdict = judged(backend, cases(backend), on_host()[0])
+        verdict = _failed(f"{type(error).__name__}: {error}")
     print(json.dumps(verdict), flush=True)
 
 
@@ -298,19 +322,26 @@ def kept(name: str) -> Verdict | None:
     try:
         verdict = Verdict(*json.loads(_file(name).read_text(encoding="utf-8")))
         age = datetime.datetime.now() - datetime.datetime.fromisoformat(verdict.date)
-    except (OSError, ValueError, TypeError):
+        known = verdict.rates.keys() in (set(), {"device", "host", "copy"})
+    except (*_NO_FOLDER, ValueError, TypeError, AttributeError):
         return None
-    return None if verdict.why and age.days else verdict
+    return verdict if known and not (verdict.why and age.days) else None
 
 
 def keep(name: str, verdict: Verdict) -> None:
-    """Write a verdict for later processes, if the disk is writable."""
-    file = _file(name)
-    with contextlib.suppress(OSError):
+    """Write a verdict for later processes, if the disk is writable; not that memory was short."""
+    if _TAKEN.search(verdict.why):
+        return
+    with contextlib.suppress(*_NO_FOLDER):
+        file = _file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
         written = file.with_suffix(f".{os.getpid()}")
         written.write_text(json.dumps(verdict), encoding="utf-8")
         written.replace(file)
+
+
+def _failed(why: str) -> Verdict:
+    return Verdict("", _now(), why, 0, {})
 
 
 def _now() -> str:
@@ -318,7 +349,7 @@ def _now() -> str:
 
 
 def _file(name: str) -> Path:
-    """A verdict's file; its name depends on machine, devices, driver, package and libraries."""
+    """A verdict's file; its name depends on machine, devices, driver, sources and libraries."""
     facts = [name, platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES", ""), *_facts()]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     home = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -329,7 +360,9 @@ def _file(name: str) -> Path:
 def _facts() -> list[str]:
     found = (f"{d.name} {d.version}" for d in importlib.metadata.distributions() if d.name)
     parts = ("cupy", "numba", "nvidia-", "cuda-", "numpy", "llvmlite")
-    facts = [f"gpurbf {__version__}", *sorted(one for one in found if one.startswith(parts))]
+    sources = b"".join(file.read_bytes() for file in sorted(_PACKAGE.rglob("*.py")))
+    facts = [hashlib.sha256(sources).hexdigest()]
+    facts += sorted(one for one in found if one.startswith(parts))
     # What Linux reports about driver and devices without a call to the driver.
     for pattern in ("version", "gpus/*/information"):
         for file in sorted(Path("/proc/driver/nvidia").glob(pattern)):

@@ -64,7 +64,7 @@ __device__ __forceinline__ float tf32(float v) {
     return __uint_as_float((__float_as_uint(v) + 0x1000u) & 0xffffe000u);
 }
 extern "C" __global__ void gpurbf_rows(
-    const X* x, const float* shift, long long N, long long n, long long padded, long long width,
+    const X* x, const S* shift, long long N, long long n, long long padded, long long width,
     U quadratic, U linear, U constant, P* packed, K* terms
 ) {
     const long long i = (long long)blockIdx.x * blockDim.y + threadIdx.y;
@@ -186,12 +186,12 @@ def _types(**dtypes: Any) -> str:
     )
 
 
-def rows_source(x_dtype: Any, dtype: Any, terms_dtype: Any, parts: str | None) -> str:
-    """The code of `rows` from one dtype to another; ``parts`` names the side to split in three."""
+def rows_source(x_dtype: Any, shift: Any, dtype: Any, terms: Any, parts: str | None) -> str:
+    """The code of `rows` for these dtypes; ``parts`` names the side to split in three."""
     # The shift rounds no more than either side does.
     moved = np.result_type(x_dtype, dtype, np.float32)
     sums = "typedef long long U;" if np.issubdtype(dtype, np.integer) else "typedef double U;"
-    types = _types(X=x_dtype, P=dtype, K=terms_dtype, M=moved)
+    types = _types(X=x_dtype, S=shift, P=dtype, K=terms, M=moved)
     return f"{types}\n{sums}\n{_ROWS.replace('STORE', _STORES[parts])}"
 
 
@@ -229,7 +229,7 @@ def move_rows(
     width = width // 3 if parts else width
     number = np.int64 if packed.dtype.kind in "iu" else np.float64
     sizes = map(np.int64, (N, n, padded, width))
-    kernel = _kernel(xp, rows_source, A.dtype, packed.dtype, terms.dtype, parts)
+    kernel = _kernel(xp, rows_source, A.dtype, shift.dtype, packed.dtype, terms.dtype, parts)
     kernel(
         (-(-padded // _BLOCK_ROWS),), (32, _BLOCK_ROWS),
         (A, shift, *sizes, *map(number, coefficients), packed, terms),

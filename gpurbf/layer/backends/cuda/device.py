@@ -16,6 +16,7 @@ import math
 import multiprocessing
 import os
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -85,8 +86,8 @@ class Memory:
         return int(_SHARE * (free + self.pool.total_bytes()) / processes())
 
     @contextmanager
-    def allocator(self) -> Iterator[None]:
-        """Make arrays in the pool within the block.
+    def allocator(self, what: str = "the arrays of this step") -> Iterator[None]:
+        """Make arrays in the pool within the block; an error says that it does not hold ``what``.
 
         Memory that is free at the end stays in the pool, because the driver takes milliseconds to
         map memory. It is given back when a smaller budget begins.
@@ -111,6 +112,9 @@ class Memory:
         try:
             with self.xp.cuda.using_allocator(self.pool.malloc):
                 yield
+        except self.xp.cuda.memory.OutOfMemoryError as error:
+            traceback.clear_frames(error.__traceback__)  # frees what they made before it is counted
+            raise _exhausted(self, what) from None
         finally:
             self._local.budget = before
 
@@ -193,7 +197,8 @@ class DeviceLayer(ABC):
         self.activation, self.dtype, (self.m, n) = activation, np.dtype(dtype), C.shape
         self._profile = activation.profile if callable(activation.profile) else None
         self.distance = shifted(C, activation.metric, self.dtype, quantization, shift)
-        self.shift = self.xp.empty(n, np.float32)
+        # Centers in float64 may have a mean that float32 does not hold.
+        self.shift = self.xp.empty(n, np.result_type(C.dtype, np.float32))
         self.shift[...] = self.distance.shift
 
     @abstractmethod
@@ -269,9 +274,11 @@ class DeviceLayer(ABC):
     def pack_weights(self, W: Any) -> Any:
         """Output weights W (m, k), on the host or the device, as `matvec` takes them."""
         with self.memory.allocator():
-            if self._profile is None and W.size:
-                return self.pack(W)
-            return self.xp.asarray(W, self.dtype).T
+            own = self._profile is None and W.size
+            packed = self.pack(W) if own else self.xp.asarray(W, self.dtype).T
+            # Other streams will read the weights.
+            self.xp.cuda.get_current_stream().synchronize()
+        return packed
 
     def matvec(self, X: Any, W: Any) -> Any:
         """H @ W (N, k), on the host or the device, where X is."""
@@ -335,13 +342,8 @@ def device_backend(
     memory = memory_of(xp)
 
     def prepare(C: Any, *rest: Any, **precision: bool) -> DeviceLayer:
-        with memory.allocator():
-            try:
-                layer = make(memory, device, xp.asarray(C, order="C"), *rest, **precision)
-            except xp.cuda.memory.OutOfMemoryError:
-                layer = None  # what it has made is freed before memory is counted
-            if layer is None:
-                raise _exhausted(memory, f"{len(C)} centers of {C.shape[1]} inputs")
+        with memory.allocator(f"{len(C)} centers of {C.shape[1]} inputs"):
+            layer = make(memory, device, xp.asarray(C, order="C"), *rest, **precision)
             # Other streams will read the layer.
             xp.cuda.get_current_stream().synchronize()
         return layer

@@ -30,9 +30,9 @@ class OnDevice(Matrix):
 
     on_device = True
 
-    def __init__(self, K, memory=1e9):
+    def __init__(self, K, memory=1e9, packed_bytes=0):
         super().__init__(K, ready=False)
-        self.memory, self.description = memory, "simulated"
+        self.memory, self.packed_bytes, self.description = memory, packed_bytes, "simulated"
 
     def free_bytes(self):
         return self.memory
@@ -126,9 +126,26 @@ def test_memory_does_not_change_the_solution(width, small_sets, monkeypatch):
     same(solve(K, starts, 1.0, OnDevice)[0], expected)
 
 
-def test_where_memory_is_too_small_the_CPU_steps():
+class TakenMeanwhile(OnDevice):
+    """Another program takes what was free."""
+
+    def values(self, *given):
+        if "steps on the CPU" not in self.description:
+            raise MemoryError("out of memory")
+        super().values(*given)
+
+
+SMALL = {
+    "kernel values": partial(OnDevice, memory=1000),
+    "samples": partial(OnDevice, memory=1e5, packed_bytes=1e5 - 1000),
+    "taken": TakenMeanwhile,
+}
+
+
+@pytest.mark.parametrize("what", SMALL)
+def test_where_memory_is_too_small_the_CPU_steps(what):
     K, starts = problem(sizes=(14, 9, 11))
-    there, kernel = solve(K, starts, 1.0, partial(OnDevice, memory=1000))
+    there, kernel = solve(K, starts, 1.0, SMALL[what])
     same(there, solve(K, starts, 1.0)[0])
     assert "the GPU's memory budget does not hold all" in kernel.description
 
