@@ -256,7 +256,7 @@ def missing(*_, **__):
         *((sys, "executable", value) for value in ("", None, "/no/python")),
         (tempfile, "TemporaryFile", missing),
     ],
-    ids=str,
+    ids=["no name", "no interpreter", "no file", "no temporary folder"],
 )
 def test_auto_takes_the_cpu_where_no_process_starts(monkeypatch, fresh, where, name, value):
     monkeypatch.setattr(where, name, value)
