@@ -260,7 +260,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
                     self._add(normal, part, rows, batch)
                     added.append(batch)
                 if len(added) < len(batches):  # a callback has ended the fit
-                    rows = rows.at(slice(added[-1].stop))
+                    n, k = added[-1].stop, len(self.classes_)
+                    rows = rows.at(slice(n))
+                    ended = f"a callback ended the fit after {n:,} of {X.shape[0]:,} samples"
+                    self.solver_info_ += f"; {ended}"
+                    if (there := len(np.unique(rows.y))) < k:
+                        warn(f"{ended}, which have {there} of {k} classes.")
                 normal = self._checked_sums(normal, rows, added)
                 self._solve(solver, normal, self._choose_left_out(normal, rows), X, keep=False)
             elif solver.needs == "products":

@@ -428,6 +428,8 @@ class SVC(
         model = SVC(**parameters_of(self, SVC) | parameters)
 
         def outputs(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+            if progress.stopped:
+                return np.zeros((len(test), 1))
             w = None if weights is None else weights[train]
             model.fit(X[np.ix_(train, train)] if given else X[train], codes[train], w)
             found = model._outputs(X[np.ix_(test, train)] if given else X[test])
@@ -827,8 +829,8 @@ class Progress:
     """Reports every solved pair and every fold; the solver's threads call it.
 
     Each pair or fold is a task of scikit-learn's callbacks, so a progress bar is one line for the
-    whole fit. A callback that asks to stop ends all pairs that have not begun. If there is only one
-    pair and no fold, its working sets are the tasks, and a callback can end the pair.
+    whole fit. A callback that asks to stop ends all pairs and folds that have not begun. If there
+    is only one pair and no fold, its working sets are the tasks, and a callback can end the pair.
 
     Parameters
     ----------
@@ -849,7 +851,7 @@ class Progress:
         self._lock = threading.Lock()
         self._n_folds, self._folds = n_folds, 0
         self._unfinished: list[str] = []
-        self._root = None
+        self._root, self.stopped = None, False
         self._of_sets = len(pairs) + n_folds == 1
         if hasattr(estimator, "_init_callback_context"):
             self._root = estimator._init_callback_context(
@@ -879,14 +881,16 @@ class Progress:
                 )
             if not solution.converged:
                 self._unfinished.append(f"{self.pairs[p]} by {solution.violation:.3g}")
-            return not self._of_sets and self._ended(self.pairs[p], p)
+            if not (self._of_sets or self.stopped):  # then this pair has not begun
+                self.stopped = self._ended(self.pairs[p], p)
+            return self.stopped
 
     def fold_ended(self) -> None:
         """A model for probabilities has been trained."""
         self._folds += 1
         name = f"probabilities, fold {self._folds} of {self._n_folds}"
         say(self.estimator, name)
-        self._ended(name, len(self.pairs) + self._folds)
+        self.stopped |= self._ended(name, len(self.pairs) + self._folds)
 
     def finish(self) -> None:
         """End the callbacks' task and warn of the pairs that did not converge."""
@@ -894,11 +898,12 @@ class Progress:
             self._root.call_on_fit_task_end(**self._data)
         if not self._unfinished:
             return
-        max_iter, tol, n = self.estimator.max_iter, self.estimator.tol, len(self._unfinished)
+        tol, n = self.estimator.tol, len(self._unfinished)
+        why = "by a callback" if self.stopped else f"max_iter={self.estimator.max_iter}"
         which = "; ".join(self._unfinished[:_NAMED])
         more = f" and {n - _NAMED} more" if n > _NAMED else ""
         warn(
-            f"Solver terminated early (max_iter={max_iter}).  Consider pre-processing your data "
+            f"Solver terminated early ({why}).  Consider pre-processing your data "
             "with StandardScaler or MinMaxScaler. Optimality is violated by more than "
             f"tol={tol} for the class pairs {which}{more}.",
             ConvergenceWarning,

@@ -35,8 +35,6 @@ _FINE_POWERS = tuple(i / 3 for i in range(-2, 3))
 _MAX_CENTERS_OF_FEW_SAMPLES = 1000
 # Searched radii are thousandths of a typical distance or more; float64 must hold their squares.
 _LEAST_DISTANCE = 1e-150
-# Output weights beyond which LMS is about to overflow.
-_MAX_WEIGHT = 1e18
 
 
 class Trial(NamedTuple):
@@ -99,8 +97,6 @@ def tune(
 
     def judged(layer: KnownLayer, W: np.ndarray) -> tuple[float, float]:
         """The score, without the rounding of its sum, so that equal ones are equal; the loss."""
-        if np.abs(W).max() > _MAX_WEIGHT:
-            return 0.0, 1.0
         scores = layer.matvec(valid_rows, W)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import _safe_indexing, check_consistent_length, get_tags
 
 from gpurbf.estimators._validation import on_host
 from gpurbf.layer.backends import get_backend
@@ -432,6 +432,10 @@ def profile_data(
         if y_test is not None:
             raise ValueError("y_test are labels of X_test: give both, or neither.")
         X_test, y_test = X, y
+    elif y_test is not None:
+        check_consistent_length(X_test, y_test)
+    if not hasattr(estimator, "predict"):
+        raise ValueError(f"{estimator!r} predicts nothing: profile a pipeline with a classifier.")
     if warm_up and not get_tags(estimator).input_tags.pairwise:
         say("warming up")
         first = np.unique(on_host(y), return_index=True)[1]

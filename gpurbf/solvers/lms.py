@@ -29,10 +29,12 @@ _ROWS_PER_BLOCK = 2048
 _MAX_TILE_BYTES = 1 << 24
 # With fewer updates of single weights than this, one thread is faster: waking another takes longer.
 _MIN_UPDATES_FOR_THREADS = 4_000_000
+# Weights beyond this are about to overflow, and outputs with them.
+_MAX_WEIGHT = 1e18
 
 
 class DivergenceError(ValueError):
-    """The learning rate is too high for the activations: the weights overflowed."""
+    """The learning rate is too high for the activations: the weights grow without limit."""
 
 
 class LMS(BaseEstimator):
@@ -107,7 +109,7 @@ class LMS(BaseEstimator):
         Raises
         ------
         DivergenceError
-            If the learning rate was too high and the weights are not finite.
+            If the learning rate was too high and the weights grow without limit.
         FloatingPointError
             If activations are not finite.
         """
@@ -128,13 +130,14 @@ class LMS(BaseEstimator):
                         lms_rows(H, targets, W, rate, weights[rows])
                         nbytes = H.nbytes + 2 * W.nbytes
                         count(operations=4 * H.size * k, kind="float64", nbytes=nbytes)
-            if not np.isfinite(W).all():
+            if not np.abs(W).max() <= _MAX_WEIGHT:
                 if not all(np.isfinite(H).all() for _, H in tiles):
                     raise OutOfRange("activations")
                 raise DivergenceError(
-                    f"The output weights overflowed in epoch {epoch}: learning_rate={rate:g} is "
-                    "too high for these activations. Lower it (below 2 over the largest "
-                    "sum of a sample's squared activations), or use solver='ridge'."
+                    f"The output weights exceed {_MAX_WEIGHT:g} in epoch {epoch}: "
+                    f"learning_rate={rate:g} is too high for these activations. Lower it (below 2 "
+                    "over the largest sum of a sample's squared activations), or use "
+                    "solver='ridge'."
                 )
             yield W[:, :m].T
 

@@ -59,15 +59,27 @@ def test_callbacks_hear_of_every_pair_and_can_stop_also_one_that_is_alone():
     SVC().set_callbacks(recorder).fit(X, ANIMALS)
     assert sorted(recorder.ended) == ["ant vs bee", "ant vs cat", "bee vs cat", "fit"]
     stopper = Recorder(stop_after=recorder.ended[0])
-    with pytest.warns(ConvergenceWarning):
-        model = SVC().set_callbacks(stopper).fit(X, ANIMALS)
+    with pytest.warns(ConvergenceWarning, match=r"early \(by a callback\)"):
+        model = SVC(n_jobs=1).set_callbacks(stopper).fit(X, ANIMALS)
     assert (model.n_iter_ > 0).sum() == 1
+    assert set(stopper.ended) == {stopper.stop_after, "fit"}  # of other pairs nothing is done
     rng = np.random.default_rng(0)
     stopper = Recorder(stop_after="working set")
     with pytest.warns(ConvergenceWarning, match="0 vs 1"):
         model = SVC(C=1e6, max_iter=-1).set_callbacks(stopper)
         model.fit(rng.normal(size=(1500, 2)), rng.integers(0, 2, 1500))
     assert set(stopper.ended) == {"working set", "fit"}
+
+
+@pytest.mark.filterwarnings("ignore:(The|Attribute) `prob:FutureWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("last", ["ant vs bee", "probabilities, fold 2 of 5"])
+def test_a_callback_ends_the_folds_too(last):
+    pytest.importorskip("sklearn.callback", reason="scikit-learn has callbacks from 1.9 on")
+    stopper = Recorder(stop_after=last)
+    model = SVC(probability=True, n_jobs=1, random_state=0).set_callbacks(stopper).fit(X, ANIMALS)
+    whole = SVC(probability=True, random_state=0).fit(X, ANIMALS)
+    assert np.isfinite(model.predict_proba(X)).all() and np.any(model.probA_ != whole.probA_)
 
 
 @pytest.mark.filterwarnings("ignore:The `probability:FutureWarning")

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 from callers import outputs
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_blobs
+from sklearn.datasets import load_digits, load_iris, make_blobs
 
 from gpurbf import FSVC, RBFLayer, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
@@ -138,6 +138,13 @@ def test_a_chunk_without_weight_changes_nothing(solver):
     assert np.array_equal(model.coef_, before)
 
 
+def test_weights_that_grow_without_limit_are_refused_though_they_are_numbers():
+    Z, y = np.round(10 * load_iris().data) + 0.25, load_iris().target
+    model = ordered(radius=0.5, kernel="triangular", solver="lms", learning_rate=4.0, n_epochs=3)
+    with pytest.raises(solvers.DivergenceError, match=r"exceed 1e\+18.* learning_rate=4 is too"):
+        model.set_params(radius=20.0).fit(Z, y)
+
+
 def test_lms_on_a_stream_takes_an_epoch_a_chunk_and_keeps_what_it_learned():
     model = ordered(radius=1.1, solver="lms", learning_rate=0.1)
     W = np.zeros((0, 3))
@@ -188,7 +195,7 @@ def test_weights_are_repetitions_and_order_does_not_matter(selection, solver, ra
     weights = rng.integers(0, 4, len(y))
     mixed = rng.permutation(len(y))
     recipe = {"selection": selection, "solver": solver, "alpha": 1e-3, "backend": "numpy"}
-    model = FSVC(radius, **recipe, random_state=0)
+    model = FSVC(radius, **recipe, learning_rate=0.01, random_state=0)
     weighted = clone(model).fit(X[mixed], y[mixed], weights[mixed])
     repeated = clone(model).fit(X.repeat(weights, axis=0), y.repeat(weights))
     assert weighted.radius_ == repeated.radius_

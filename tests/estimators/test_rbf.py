@@ -185,6 +185,10 @@ def test_progress_is_reported_and_can_stop_a_fit(monkeypatch):
     model.fit(X_train[:600], y_train[:600])
     np.testing.assert_allclose(stopped.coef_, model.coef_, rtol=1e-6, atol=1e-9)
     assert stopped.temperature_ == pytest.approx(model.temperature_, rel=1e-6)
+    assert "ended the fit after 600 of 1,200 samples" in stopped.solver_info_
+    by_class = y_train.argsort()
+    with pytest.warns(UserWarning, match="600 of 1,200 samples, which have 6 of 10 classes"):
+        clone(model).set_callbacks(stop).fit(X_train[by_class], y_train[by_class])
     pytest.importorskip("rich")
     RBFClassifier(100, random_state=0).set_callbacks(callback.ProgressBar()).fit(X_train, y_train)
 
