@@ -132,22 +132,32 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     if isinstance(model, RBFLayer):
         graph.finish(0, H)
         return
-    n_classes = len(model.classes_)
-    if isinstance(model, SVC):
-        points, scores = _svc(graph, model, H)
-    else:
-        points = scores = _outputs(graph, model, H, D)
-        if n_classes == 2:  # the second class wins above 0
-            points = graph.Concat(graph.Mul(scores, 0.0), scores, axis=1)
-    label = graph.ArrayFeatureExtractor(_classes(model), graph.ArgMax(points, axis=1, keepdims=0))
-    shape = np.array([-1], np.int64)
+    svc, proba = isinstance(model, SVC), isinstance(model, RBFOutputsMixin)
+    points, scores = _svc(graph, model, H) if svc else (None, _outputs(graph, model, H, D))
+    two = len(model.classes_) == 2
+    columns = graph.Concat(graph.Neg(scores), scores, axis=1) if two else scores
+    best = graph.ArgMax(points if svc else columns, axis=1, keepdims=0)
+    label, shape = graph.ArrayFeatureExtractor(_classes(model), best), np.array([-1], np.int64)
     graph.Reshape(label, shape, output_names=operator.outputs[:1]).add_to(scope, container)
-    graph.finish(1, graph.Reshape(scores, shape) if n_classes == 2 else scores)
-    if isinstance(model, RBFOutputsMixin):
-        scaled = graph.Div(scores, float(model.temperature_))
-        if n_classes == 2:
-            scaled = graph.Concat(graph.Mul(scaled, -0.5), graph.Mul(scaled, 0.5), axis=1)
-        graph.finish(2, graph.Softmax(scaled, axis=1))
+    results = [graph.Reshape(scores, shape) if two else scores]
+    if proba:
+        scaled = graph.Div(columns, float(model.temperature_) * (2 if two else 1))
+        results.append(graph.Softmax(scaled, axis=1))
+    name = operator.outputs[1].raw_name
+    if name != "scores":  # not by `_parse`: another estimator asks for one matrix (N, k)
+        asked = container.get_options(model, {"raw_scores": None})["raw_scores"]
+        results = [results[1] if proba and not asked else columns]
+        # For two classes stacking takes one column, calibration two: only this name tells them
+        # apart. If nothing is asked (None), it may be probabilities, or scores to choose a class.
+        pairs = getattr(model, "decision_function_shape", "ovr") == "ovo"
+        unclear = asked is False or pairs or hasattr(model, "predict_proba")
+        if not proba and ((two and name == "sv_prob_tensor") if asked else unclear):
+            raise ValueError(
+                f"This estimator around {type(model).__name__} would be wrong in ONNX: it takes "
+                "probabilities, scores of pairs, or a single column (docs/interop.md)."
+            )
+    for number, node in enumerate(results, 1):
+        graph.finish(number, node)
 
 
 def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
@@ -175,15 +185,17 @@ def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
 def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
     """Outputs (N, k) of the linear layer, with FSVC's rule for samples outside every radius."""
     W = np.ascontiguousarray(model.coef_.T, np.float64)
+    # The model's exponentials are 0 below the smallest normal number of its dtype. (The model uses
+    # float64 for a row that is not on the quantization of its centers. If such a row's activations
+    # are between the limits of the two dtypes, it counts as outside here only.)
+    least = float(np.finfo(model._layer().dtype).tiny)
+    # Shrink is faster than Where, but its limit is a float32.
+    H = graph.Shrink(H, lambd=least) if least > _TINY else H
     scores = graph.MatMul(H, W)
     if isinstance(model, RBFOutputsMixin):
         return graph.Add(scores, np.asarray(model.intercept_, np.float64))
     if model.outside == "zero":
         return scores
-    # The model's exponentials are 0 below the smallest normal number of its dtype. (The model uses
-    # float64 for a row that is not on the quantization of its centers. If such a row's activations
-    # are between the limits of the two dtypes, it counts as outside here only.)
-    least = float(np.finfo(model._layer().dtype).tiny)
     activity = graph.MatMul(graph.Where(graph.Less(H, least), 0.0, H), np.ones((len(W), 1)))
     nearest = graph.Gather(W, graph.ArgMin(D, axis=1, keepdims=0), axis=0)
     return graph.Where(graph.Equal(activity, 0.0), nearest, scores)
@@ -210,11 +222,11 @@ def _shapes(operator: Any) -> None:
     if isinstance(model, RBFLayer):
         operator.outputs[0].type = real([N, model.centers_.shape[0]])
         return
-    k = len(model.classes_)
+    k, own = len(model.classes_), operator.outputs[1].raw_name == "scores"
     strings = _classes(model).dtype.kind == "U"
     operator.outputs[0].type = (StringTensorType if strings else Int64TensorType)([N])
     columns = k * (k - 1) // 2 if getattr(model, "decision_function_shape", "ovr") == "ovo" else k
-    operator.outputs[1].type = real([N] if k == 2 else [N, columns])
+    operator.outputs[1].type = real([N] if own and k == 2 else [N, max(columns, k)])
     for output in operator.outputs[2:]:
         output.type = real([N, k])
 
@@ -223,7 +235,9 @@ def _parse(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> A
     """Declare the outputs of a classifier by the names they should have."""
     operator = scope.declare_local_operator(f"Gpurbf{type(model).__name__}", model)
     operator.inputs = inputs
-    names = ["label", "scores"] + ["probabilities"] * isinstance(model, RBFOutputsMixin)
+    # A pipeline inside another estimator is parsed while that is converted.
+    second = "columns" if scope.input_variables[0].is_fed else "scores"
+    names = ["label", second] + ["probabilities"] * isinstance(model, RBFOutputsMixin)
     for name in names:
         kind = Int64TensorType() if name == "label" else FloatTensorType()
         operator.outputs.append(scope.declare_local_variable(name, kind))
@@ -237,6 +251,7 @@ for _estimator in (SVC, RBFClassifier, RBFClassifierCV, FSVC, RBFLayer):
         _shapes,
         _convert,
         parser=None if _estimator is RBFLayer else _parse,
-        # An option that many pass for scikit-learn's classifiers: here scores are always an array.
-        options=None if _estimator is RBFLayer else {"zipmap": [False]},
+        # Many pass "zipmap" for scikit-learn's classifiers: here scores are always an array.
+        # Estimators around this one ask for scores or probabilities by "raw_scores".
+        options=None if _estimator is RBFLayer else {"zipmap": [False], "raw_scores": None},
     )

@@ -5,8 +5,12 @@ import pytest
 import scipy.sparse as sp
 from callers import run_python
 from reference import PROFILES
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
+from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
 from sklearn.metrics.pairwise import laplacian_kernel
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -22,20 +26,20 @@ X, Y = load_digits(return_X_y=True)
 X_TRAIN, Y_TRAIN, X_TEST = X[:600] / 16, Y[:600], X[600:] / 16
 
 
-def run(model, X):
+def run(model, X, **how):
     """Its outputs by name."""
-    graph = to_onnx(model, X[:1]).SerializeToString()
+    graph = to_onnx(model, X[:1], **how).SerializeToString()
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, {session.get_inputs()[0].name: X})))
 
 
-def same(model, X):
+def same(model, X, outputs=("scores",), **how):
     """Labels equal, outputs to 1e-5."""
-    found = run(model, X)
+    found = run(model, X, **how)
     assert np.array_equal(found.pop("label"), model.predict(X))
     methods = {"scores": "decision_function", "probabilities": "predict_proba"}
-    for name in {"scores", *found}:
+    for name in {*outputs, *found}:
         expected = getattr(model, methods[name])(X)
         assert found[name].shape == expected.shape
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-5)
@@ -91,6 +95,14 @@ def test_samples_outside_every_radius_are_treated_as_by_the_model(dtype):
     same(model, away)
 
 
+def test_activations_below_the_limits_of_float32_do_not_decide_a_label():
+    layer = {"kernel": "laplacian", "solver": "lms", "precision": "float32"}
+    model = RBFClassifier(20, random_state=0, **layer).fit(X_TRAIN.astype(np.float32), Y_TRAIN)
+    far = (X_TEST[:50] + np.linspace(0, 1000, 50)[:, None]).astype(np.float32)
+    assert not model.decision_function(far)[-1].any()
+    same(model, far)
+
+
 @pytest.mark.parametrize("name", ["svc", "rbf", "fsvc"])
 def test_far_from_the_origin_distances_keep_their_digits(name):
     same(MODELS[name].fit(X_TRAIN + 1e4, Y_TRAIN), X_TEST + 1e4)
@@ -103,6 +115,71 @@ def test_pipelines_and_sparse_models_are_converted():
     same(SVC().fit(sp.csr_matrix(X_TRAIN), Y_TRAIN), X_TEST)
     graph = to_onnx(pipeline, X_TRAIN[:1], options={"zipmap": False}).graph
     assert [output.name for output in graph.output] == ["label", "scores"]
+
+
+@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+@pytest.mark.parametrize("name", MODELS)
+def test_the_lowest_opset_that_the_pages_name_suffices(name):
+    same(MODELS[name].fit(X_TRAIN, Y_TRAIN), X_TEST, target_opset=11)
+
+
+AROUND = {
+    "calibration": lambda m: CalibratedClassifierCV(m, cv=2),
+    "scaled": lambda m: make_pipeline(StandardScaler(), CalibratedClassifierCV(m, ensemble=False)),
+    "stacking": lambda m: StackingClassifier([("a", m), ("b", m)], cv=2),
+    "voting": lambda m: VotingClassifier(
+        [("a", m), ("b", m)], voting="soft", flatten_transform=False
+    ),
+    "bagging": lambda m: BaggingClassifier(m, 2, random_state=0),
+}
+RIGHT = [
+    *((around, name) for around in ("calibration", "scaled") for name in ("svc", "fsvc", "rbf")),
+    *((around, "rbf-cv") for around in AROUND),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+@pytest.mark.parametrize("n_rows", [1, 500])
+@pytest.mark.parametrize("labels", ["classes", "two"])
+@pytest.mark.parametrize(("around", "name"), RIGHT)
+def test_estimators_around_a_model_get_what_they_ask_for(around, name, labels, n_rows):
+    y = Y_TRAIN if labels == "classes" else np.where(Y_TRAIN < 5, "few", "many")
+    X = X_TEST[:n_rows].astype(np.float32)  # skl2onnx stores their coefficients in float32
+    model = AROUND[around](MODELS[name]).fit(X_TRAIN.astype(np.float32), y)
+    same(model, X, ("probabilities",), options={"zipmap": False})
+
+
+@pytest.mark.parametrize("labels", ["classes", "two"])
+def test_a_calibrated_pipeline_gets_the_scores_of_svc(labels):
+    y = Y_TRAIN if labels == "classes" else Y_TRAIN < 5
+    pipeline = make_pipeline(StandardScaler(), SVC())
+    model = CalibratedClassifierCV(pipeline, ensemble=False).fit(X_TRAIN, y.astype(int))
+    same(model, X_TEST.astype(np.float32), ("probabilities",), options={"zipmap": False})
+
+
+@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+@pytest.mark.parametrize("labels", ["classes", "two"])
+@pytest.mark.parametrize("name", ["svc", "rbf", "rbf-cv", "fsvc"])
+def test_a_grid_search_gives_what_its_best_model_does(name, labels):
+    y = Y_TRAIN if labels == "classes" else Y_TRAIN < 5
+    for model in (MODELS[name], make_pipeline(StandardScaler(with_std=False), MODELS[name])):
+        same(GridSearchCV(model, {}, cv=2).fit(X_TRAIN, y), X_TEST)
+
+
+@pytest.mark.filterwarnings("ignore:The `probability` parameter:FutureWarning")
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (OneVsRestClassifier(SVC()), Y_TRAIN),
+        (BaggingClassifier(FSVC(1.5), 2), Y_TRAIN),
+        (VotingClassifier([("a", SVC(probability=True))], flatten_transform=False), Y_TRAIN),
+        (VotingClassifier([("a", MODELS["svc-ovo"])], flatten_transform=False), Y_TRAIN),
+        (StackingClassifier([("a", SVC())], cv=2), (Y_TRAIN < 5).astype(int)),
+    ],
+)
+def test_estimators_that_would_be_converted_wrongly_are_refused(model, y):
+    with pytest.raises(ValueError, match=r"around F?SVC would be wrong in ONNX"):
+        to_onnx(model.fit(X_TRAIN, y), X_TEST[:1], options={"zipmap": False})
 
 
 @pytest.mark.parametrize(
