@@ -322,7 +322,7 @@ class SVC(
         check_room(_BYTES_PER_PAIR * n_pairs, f"{n_pairs:,} pairs of {k:,} classes", cure)
         pairs, more = list(combinations(self.classes_, 2)), N_FOLDS * with_probabilities(self)
         # Each fit draws a number, as scikit-learn's: a program that draws next has the same one.
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        drawn = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         progress = Progress(self, pairs, X, self.classes_[codes], more)
         with limited(self.n_jobs):
             models = self._train(rows, C, progress)
@@ -330,6 +330,8 @@ class SVC(
             vectors = np.empty((0, 0)) if self._given() else rows_of(X, models.support, np.float64)
             self._keep(support, vectors, models)
             if more:
+                given = isinstance(self.random_state, numbers.Integral)
+                seed = self.random_state if given else drawn
                 self._probA, self._probB = self._fit_sigmoids(rows, seed, progress)
         progress.finish()
         return self
@@ -413,7 +415,7 @@ class SVC(
             **options,
         )
 
-    def _fit_sigmoids(self, rows: Rows, seed: int, progress: Progress) -> np.ndarray:
+    def _fit_sigmoids(self, rows: Rows, seed: Any, progress: Progress) -> np.ndarray:
         """Parameters of the pairs' sigmoids, from models like this one on four fifths of X."""
         (X, codes, weights, _), given = rows, self._given()
         parameters = {
