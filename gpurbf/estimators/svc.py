@@ -330,8 +330,8 @@ class SVC(
             vectors = np.empty((0, 0)) if self._given() else rows_of(X, models.support, np.float64)
             self._keep(support, vectors, models)
             if more:
-                given = isinstance(self.random_state, numbers.Integral)
-                seed = self.random_state if given else drawn
+                fixed = isinstance(self.random_state, numbers.Integral)
+                seed = self.random_state if fixed else drawn
                 self._probA, self._probB = self._fit_sigmoids(rows, seed, progress)
         progress.finish()
         return self
@@ -869,7 +869,9 @@ class Progress:
         """A working set of pair p begins; True to end the pair."""
         with self._lock:
             say(self.estimator, f"{self.pairs[p]}: {steps} steps, violation {violation:.3g}", 2)
-            return self._of_sets and self._ended("working set")
+            if self._of_sets:
+                self.stopped |= self._ended("working set")
+            return self._of_sets and self.stopped
 
     def solved(self, p: int, solution: Any) -> bool:
         """Pair p is done; True to begin no other."""
@@ -883,8 +885,9 @@ class Progress:
                 )
             if not solution.converged:
                 self._unfinished.append(f"{self.pairs[p]} by {solution.violation:.3g}")
-            if not (self._of_sets or self.stopped):  # then this pair has not begun
-                self.stopped = self._ended(self.pairs[p], p)
+            # After a stop, pairs that have not begun come here without a step.
+            if not self._of_sets and (solution.steps or not self.stopped):
+                self.stopped |= self._ended(self.pairs[p], p)
             return self.stopped
 
     def fold_ended(self) -> None:

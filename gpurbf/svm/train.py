@@ -167,7 +167,7 @@ def train_pairs(
     with kernel.allocator():
         solver = PairsSolver(kernel, starts, groups.sums(C), pairs, sizes=sizes, **options)
         solutions = solver.solve()
-    _warn_if_rounding_decides(solver.tol, solver.C, kernel.diagonal, solutions)
+    _warn_if_values_are_coarse(solver.tol, solver.C, kernel.diagonal, solutions)
     table = np.zeros((n_classes - 1, starts[-1]))  # of groups, in LIBSVM's layout
     for (a, b), solution in zip(pairs, solutions):
         n_a = starts[a + 1] - starts[a]
@@ -181,7 +181,7 @@ def train_pairs(
     return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
 
 
-def _warn_if_rounding_decides(
+def _warn_if_values_are_coarse(
     tol: float, C: np.ndarray, diagonal: np.ndarray, solutions: Sequence[Solution]
 ) -> None:
     """Warn if conditions seem to hold only because float64 rounds the largest kernel values."""
