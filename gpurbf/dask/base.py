@@ -10,6 +10,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from sklearn.base import BaseEstimator, clone
+from sklearn.utils.multiclass import unique_labels
 from sklearn.utils.validation import _num_samples, check_consistent_length, check_is_fitted
 
 from gpurbf.dask.blocks import aligned_blocks, row_blocks
@@ -150,5 +151,9 @@ def _right(model: Any, X: Any, y: Any, weights: Any) -> np.ndarray:
     check_consistent_length(X, y, weights)  # one label would be compared with all predictions
     n = _num_samples(X)
     w = np.ones(n) if weights is None else np.asarray(weights, np.float64)
-    right = model.predict(X) == np.asarray(y).ravel() if n else np.empty(0, bool)
+    right = np.empty(0, bool)
+    if n:
+        predicted, labels = model.predict(X), np.asarray(y).ravel()
+        unique_labels(labels, predicted)  # strings never equal numbers: refused, as without Dask
+        right = predicted == labels
     return np.array([w @ right, w.sum()])

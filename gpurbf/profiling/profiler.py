@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.metrics import accuracy_score
 from sklearn.utils import _safe_indexing, check_consistent_length, get_tags
 
 from gpurbf.estimators._validation import on_host
@@ -454,5 +455,5 @@ def profile_data(
         predicted = model.predict(X_test)
         if y_test is not None:
             with stage("back and evaluate", "accuracy"):
-                accuracy = float(np.mean(on_host(predicted) == np.ravel(on_host(y_test))))
+                accuracy = float(accuracy_score(on_host(y_test), on_host(predicted)))
     return Profile(model, X, X_test, accuracy, training, prediction)

@@ -286,6 +286,8 @@ def test_one_block_may_stand_alone_and_predicted_ones_may_be_sparse(client):
     assert model.score(blocks, labels) == local.score(X, y)
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.score(blocks[:1], [dask.delayed(y[:1])])
+    with pytest.raises(ValueError, match="Mix of label input types"):
+        model.score(blocks[:1], [dask.delayed(y[: len(X) // 3].astype(str))])
     with pytest.raises(TypeError, match=r"known chunks, and has 300 rows"):
         model.fit(dask.array.from_array(X[:300], chunks=(50, -1)), y[:299])
 

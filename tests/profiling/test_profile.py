@@ -223,6 +223,8 @@ def test_labels_in_a_column_are_as_accurate(digits, found):
     X, y = digits
     with pytest.warns(DataConversionWarning):
         assert gpurbf.profile(ESTIMATORS["rbf"](), X, y[:, None]).accuracy == found.accuracy
+    with pytest.raises(ValueError, match="Mix of label input types"):
+        gpurbf.profile(ESTIMATORS["rbf"](), X, y.astype(str), X_test=X, y_test=y)
 
 
 @pytest.mark.parametrize("labels_there", [False, True])
