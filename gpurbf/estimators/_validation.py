@@ -267,11 +267,11 @@ def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, *, first: bool
 
 
 def stream_data(
-    estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool, learns: bool
+    estimator: Any, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool, learns: str
 ) -> Rows:
     """Validate a batch of a stream, whose first batch names all classes; sets ``classes_``.
 
-    ``learns``: whether centers, or their width, are learned from the first batch.
+    ``learns`` says what depends on the first batch more than on others; nothing if it is empty.
 
     Raises
     ------
@@ -289,17 +289,19 @@ def stream_data(
             )
     elif classes is None:
         raise ValueError("The first call of partial_fit needs classes=, the labels of all batches.")
+    elif np.ndim(labels := on_host(classes)) != 1 or not len(labels):
+        raise ValueError(f"classes must be an array of the labels of all batches, got {classes!r}.")
     else:
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
-        known, _ = check_labels(np.repeat(on_host(classes), 2), type(estimator).__name__)
+        known, _ = check_labels(np.repeat(labels, 2), type(estimator).__name__)
     rows = _weighted(estimator, X, y, sample_weight, first=first)
     unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
     if first and learns and (n_known := len(np.unique(rows.y))) < len(known):
         warn(
-            f"The first batch has samples of {n_known} of {len(known)} classes. Centers "
-            "or their width are chosen from it alone: shuffle the samples before."
+            f"The first batch has samples of {n_known} of {len(known)} classes. {learns}: shuffle "
+            "the samples before."
         )
     estimator.classes_ = known
     return rows._replace(y=np.searchsorted(known, rows.y))

@@ -347,7 +347,11 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         """
         solver, first = check_fsvc_parameters(self, goes_on=True), not hasattr(self, "_selection")
         radii = self.radius, self.eval_radius
-        learns = self.solver != "one-hot" or any(isinstance(r, str) for r in radii)
+        learns = ""
+        if any(isinstance(r, str) for r in radii):
+            learns = "A radius is searched on it alone"
+        elif self.solver != "one-hot":
+            learns = "The outputs of later centers do not learn from it"
         rows = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
         if solver.needs == "sums" and not first and not hasattr(self, "_normal"):
             warn(
@@ -483,7 +487,13 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         return Selection(self._rule(), self._pass_arithmetic(), unit)
 
     def _rule(self) -> Rule:
-        return Rule(self.selection, float(self.overlap), len(self.classes_), self.max_centers)
+        most, n_classes = self.max_centers, len(self.classes_)
+        if self.selection == "per-class" and most is not None and most < n_classes:
+            raise ValueError(
+                f"max_centers={most} is less than the {n_classes} classes, each of which gets its "
+                'share with selection="per-class".'
+            )
+        return Rule(self.selection, float(self.overlap), n_classes, most)
 
     def _pass_arithmetic(self) -> Arithmetic:
         # Only the coarsest quantization, so that all comparisons use the same one.
@@ -558,7 +568,11 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         """Keep the selection, and the layer of its centers."""
         self._selection = selection
         C, quantizations = with_room(selection.centers), self._pass_arithmetic().quantizations
-        self._keep_layer(self._new_layer(C, self._evaluated(), quantizations))
+        # A Gaussian unit reaches 38 radii in float64, 13 in float32. It matters where samples that
+        # no unit reaches get no class of their own.
+        wide = self.outside == "zero" and profile_of(self.kernel) == "gaussian"
+        dtype = np.float64 if wide else None
+        self._keep_layer(self._new_layer(C, self._evaluated(), quantizations, dtype))
         self.center_indices_ = selection.indices
 
     @stage("output training")

@@ -21,6 +21,7 @@ from gpurbf.estimators._validation import (
     on_host,
 )
 from gpurbf.runtime.arrays import is_resident
+from gpurbf.runtime.errors import WrongType
 from gpurbf.runtime.threads import limited
 
 
@@ -146,7 +147,13 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
                 raise ValueError(f"y must have shape ({X.shape[0]},), got {y.shape}.")
             # Several targets a sample, as the columns of a sparse y, are no classes.
             if not sp.issparse(y) and y.size == len(y):
-                codes = np.unique(y.ravel(), return_inverse=True)[1]
+                try:
+                    codes = np.unique(y.ravel(), return_inverse=True)[1]
+                except TypeError as error:
+                    raise WrongType(
+                        f"y has labels that cannot be compared with each other ({error}): use "
+                        "labels of one type."
+                    ) from error
         rows = Rows(X, codes, weights).of_weight()
         with limited(self.n_jobs), finite(self, rows.X):
             self._choose_layer(rows)

@@ -323,7 +323,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         """
         solver = self._solver()
         first = not hasattr(self, "centers_")
-        learns = isinstance(self.centers, str) or isinstance(self.gamma, str)
+        chooses = isinstance(self.centers, str) or isinstance(self.gamma, str)
+        learns = "Centers or their width are chosen from it alone" if chooses else ""
         rows = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
         if not len(rows.y):  # no sample has a weight
             return self

@@ -244,12 +244,29 @@ def test_the_nearest_center_does_not_depend_on_other_samples(dtype, backend):
     np.testing.assert_array_equal(model.decision_function(farther)[:-1], found)
 
 
+@pytest.mark.filterwarnings(OUTSIDE)
+@pytest.mark.parametrize("recipe", [FSVC.sfsvc(30.0), FSVC.published(8.0, kernel="gaussian")])
+def test_published_recipes_do_not_depend_on_how_numbers_are_stored(recipe):
+    # Activations of samples far from all centers are 0 in float32, and the first class follows.
+    X, y = load_digits(return_X_y=True)
+    scores = []
+    for dtype in (np.uint8, np.float32, np.float64):
+        model = clone(recipe).fit(X[:1000].astype(dtype), y[:1000])
+        scores.append(model.decision_function(X[1000:].astype(dtype)))
+    faint = (scores[2].sum(axis=1) > 0) & (scores[2].sum(axis=1) < np.finfo(np.float32).tiny)
+    assert faint.sum() > 50
+    np.testing.assert_array_equal(scores[0], scores[2])
+    np.testing.assert_array_equal(scores[1], scores[2])
+
+
 def test_max_centers_takes_the_first_ones_and_shares_them_among_classes():
     everything = ordered(radius=0.8).fit(X, y).center_indices_
     some = ordered(radius=0.8, max_centers=50).fit(X, y).center_indices_
     assert np.array_equal(some, everything[:50])
     shared = ordered(radius=0.8, max_centers=50, selection="per-class").fit(X, y)
     assert np.array_equal(np.bincount(y[shared.center_indices_]), [17, 17, 16])
+    with pytest.raises(ValueError, match="max_centers=2 is less than the 3 classes"):
+        shared.set_params(max_centers=2).fit(X, y)
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -132,6 +132,9 @@ def test_all_threads_check_many_numbers_and_a_limit_of_one_thread_holds(cores, m
 def test_a_stream_names_all_labels_first(model):
     with pytest.raises(ValueError, match="needs classes="):
         clone(model).partial_fit(X, y)
+    for none in ([], {0, 1, 2}):
+        with pytest.raises(ValueError, match="must be an array of the labels"):
+            clone(model).partial_fit(X, y, classes=none)
     with pytest.raises(ValueError, match="cannot balance"):
         clone(model).set_params(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
     model = clone(model).partial_fit(X, y, classes=[0, 1, 2])
@@ -178,6 +181,8 @@ def test_a_layer_takes_any_targets():
     for wrong in (y[:-1], 3, np.c_[y, y].T, of_labels[1:]):
         with pytest.raises(ValueError, match="y must have shape"):
             RBFLayer(5).fit(X, wrong)
+    with pytest.raises(TypeError, match="use labels of one type"):
+        RBFLayer(5).fit(X, np.where(y > 1, None, "a"))
 
 
 CLASSIFIERS = [RBFClassifier(9), *(FSVC(1.5, solver=name) for name in ("ridge", "lms", "one-hot"))]
