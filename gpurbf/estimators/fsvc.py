@@ -288,7 +288,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             float64, float32 and uint8 are used as they are, other dtypes as float64; nothing is
             rescaled, so radii are in the data's units.
         y : array-like of shape (n_samples,)
-            Labels of any type, two classes or more.
+            Labels that scikit-learn's classifiers take (integers, strings, booleans, dates), of two
+            classes or more.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative; 0 leaves a sample out of everything, other weights count in the training
             of the outputs and in the search for radii.
