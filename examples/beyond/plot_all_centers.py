@@ -5,9 +5,9 @@ Number of centers: from ten to all samples
 More centers make an RBF network more accurate; the ridge penalty keeps it from overfitting. If
 every sample is a center, this is kernel ridge regression on the classes.
 
-The closed form needs a square matrix of the centers, 8 bytes an entry: 29 GB for all 60,000 images
-of MNIST. ``solver="cg"``, the default above 10,000 centers, uses conjugate gradients. It stores one
-triangle of the kernel matrix in 16 bits.
+The closed form needs a square matrix of the centers and its factor, 12 bytes an entry: 43 GB for
+all 60,000 images of MNIST. ``solver="cg"``, the default above 10,000 centers, uses conjugate
+gradients. It stores one triangle of the kernel matrix in 16 bits.
 
 The data are MNIST's images, from the folder that the environment variable ``GPURBF_TEST_DATA``
 names, or from OpenML. If neither is there, scikit-learn's small digits are used instead; the

@@ -2,9 +2,9 @@
 FSVC: one radius trades accuracy for centers
 ============================================
 
-``FSVC`` goes through the data once. A sample becomes a center if the centers so far neither lie
-within a radius of it nor classify it clearly. A large radius gives few centers, and so fast
-predictions; a small one gives many.
+``FSVC`` goes through the data once. A sample becomes a center if the activities of the centers so
+far sum to less than 1 there and do not classify it clearly. Very large radii give few centers, and
+so fast predictions; very small ones make every sample a center.
 By default the radius is searched on a fifth of the training data.
 """
 

@@ -168,6 +168,9 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities: the softmax of the outputs over ``temperature_``.
 
+        For two classes there is one output; the probability of the second class is
+        1 / (1 + exp(-output / temperature)).
+
         Parameters
         ----------
         X : array-like or CSR of shape (n_samples, n_features)

@@ -63,8 +63,9 @@ _LEAST_RADIUS = 1.5e-154
 class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
     """Fast support vector classifier: centers in one pass, one radius, one rule for the outputs.
 
-    One pass over the samples keeps those that no center so far covers: x becomes a center if
-    ``sum_c phi(d(x, c)) < overlap``. Centers feed a layer of the same units, whose outputs are
+    One pass over the samples chooses the centers: a sample x is novel if
+    ``sum_c phi(d(x, c)) < overlap`` over the centers c so far, and `selection` says which novel
+    samples become centers. Centers feed a layer of the same units, whose outputs are
     trained by one rule. :meth:`published` makes R. and I. Dogaru's classifier as published and
     :meth:`sfsvc` their variant of 2018; the defaults go further. This is not the later method of
     the same name by Fernandez-Delgado et al. (2022).
@@ -75,7 +76,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Radius r of the units, in the units of the data. ``"auto"`` searches for the radius with the
         best accuracy on a fifth of the samples (of each class), which the search does not use to
         choose centers or to train. ``"ratio"`` bisects for a radius that makes 2 to 5 % of the
-        samples centers.
+        samples centers, if there is one.
     overlap : float, default=1.0
         A sample is novel if its activity, the sum of its activations, is below this.
     kernel : {"gaussian", "triangular"}, default="gaussian"
@@ -287,7 +288,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             float64, float32 and uint8 are used as they are, other dtypes as float64; nothing is
             rescaled, so radii are in the data's units.
         y : array-like of shape (n_samples,)
-            Labels of any type, two classes or more.
+            Labels that scikit-learn's classifiers take (integers, strings, booleans, dates), of two
+            classes or more.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative; 0 leaves a sample out of everything, other weights count in the training
             of the outputs and in the search for radii.

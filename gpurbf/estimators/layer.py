@@ -54,9 +54,10 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``; on an NVIDIA GPU
         ``"cupy"`` or ``"numba-cuda"``; or ``"auto"``.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        ``"auto"``: distances of small-integer data are exact, other data are computed in their own
-        float dtype; ``"exact"`` raises if the data are not small integers, up to a scale;
-        ``"float32"``, ``"float64"`` and, with backend ``"cupy"``, ``"tf32"`` force that arithmetic.
+        ``"auto"``: distances of small-integer data are exact, those of other data in the float
+        dtype of the centers (uint8: float32); ``"exact"`` raises if the data are not small
+        integers, up to a scale; ``"float32"``, ``"float64"`` and, with backend ``"cupy"``,
+        ``"tf32"`` force that arithmetic.
     n_jobs : int or None, default=None
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None
@@ -170,7 +171,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Returns
         -------
         H : ndarray of shape (n_samples, m)
-            float64 if the centers are float64, else float32; a CuPy array if X is one.
+            float32 or float64 if `precision` names it (``"tf32"``: float32), else the dtype of the
+            centers (uint8: float32); a CuPy array if X is one.
         """
         X = self._checked(X)
         with limited(self.n_jobs):

@@ -99,8 +99,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         object of ``gpurbf.solvers`` has its own parameters:
         ``LMS(learning_rate=0.01, n_epochs=5)``.
     alpha : float, default=1e-6
-        Penalty of ``"ridge"`` and ``"cg"``, > 0, relative to the mean diagonal of HᵀH. If all
-        samples are centers, that of ``"cg"`` is relative to the trace of the kernel matrix K.
+        Penalty of ``"ridge"`` and ``"cg"``, > 0, relative to the mean diagonal of HᵀH (of the
+        centred H if there is an intercept). If all samples are centers and the kernel is positive
+        definite, that of ``"cg"`` is relative to the sum of the weights.
     fit_intercept : bool, default=True
         Whether the outputs of ``"ridge"`` and ``"cg"`` have an intercept.
     class_weight : dict, "balanced" or None, default=None
@@ -130,7 +131,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         Output weights; one output for two classes, else one per class.
     intercept_ : ndarray of shape (n_outputs,)
     temperature_ : float
-        Number that ``predict_proba`` divides the outputs by before the softmax.
+        Number that ``predict_proba`` divides the outputs by before the softmax (for two classes the
+        logistic function).
     backend_, backend_info_ : str
         The backend that ran; its kernel, its arithmetic and the reason for its choice.
     solver_info_ : str
@@ -157,8 +159,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     λ WᵀKW instead of ``λ |W|²``. It stops at a relative residual of 0.01; see
     :class:`gpurbf.solvers.cg.CG` for this and for the memory that H takes.
 
-    Probabilities are the softmax of the outputs divided by one number, ``temperature_``. So their
-    order is that of ``decision_function``. The temperature is fitted on up to 800 training samples,
+    Probabilities are the softmax of the outputs divided by one number, ``temperature_``; for two
+    classes that of the second is 1 / (1 + exp(-output / temperature)). So their order is that of
+    ``decision_function``. The temperature is fitted on up to 800 training samples,
     to the outputs that the model would give if a sample had been left out. With the sample, its
     copies are left out and, if it is a center, this center. ``"ridge"`` has a closed form for these
     outputs; ``"cg"`` uses a closed form or a solution without these samples. ``"lms"`` and
@@ -228,7 +231,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         X : array-like or CSR of shape (n_samples, n_features)
             float64, float32 and uint8 are used as they are, other dtypes as float64.
         y : array-like of shape (n_samples,)
-            Labels of any type, two classes or more.
+            Labels that scikit-learn's classifiers take (integers, strings, booleans, dates), of two
+            classes or more.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative; weight 2 is the same as giving a sample twice, 0 as leaving it out.
 

@@ -59,7 +59,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     n_centers : int, "auto" or "all", default="auto"
         See :class:`RBFClassifier`, also for the parameters not described here.
     alphas : array-like of shape (n_alphas,) or None, default=None
-        Penalties to try, relative to the mean diagonal of HᵀH, > 0. None: 20 from 1e-6 to 1, each
+        Penalties to try, > 0, as :class:`RBFClassifier`'s `alpha`. None: 20 from 1e-6 to 1, each
         about twice the one before.
     gammas : array-like of shape (n_gammas,), default=(1.0,)
         Values of gamma to try, as multiples of `gamma`; with ``gamma=1.0`` they are the values
@@ -120,7 +120,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     coef_ : ndarray of shape (n_outputs, m)
     intercept_ : ndarray of shape (n_outputs,)
     temperature_ : float
-        Number that ``predict_proba`` divides the outputs by before the softmax.
+        Number that ``predict_proba`` divides the outputs by before the softmax (for two classes the
+        logistic function).
     backend_, backend_info_ : str
     n_features_in_ : int
     feature_names_in_ : ndarray of str
@@ -194,7 +195,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         X : array-like or CSR of shape (n_samples, n_features)
             float64, float32 and uint8 are used as they are, other dtypes as float64.
         y : array-like of shape (n_samples,)
-            Labels of any type, two classes or more.
+            Labels that scikit-learn's classifiers take (integers, strings, booleans, dates), of two
+            classes or more.
         sample_weight : array-like of shape (n_samples,), optional
             Not negative; weight 2 is the same as giving a sample twice, 0 as leaving it out.
 

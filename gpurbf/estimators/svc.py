@@ -292,7 +292,8 @@ class SVC(
             "precomputed" the kernel matrix (n_samples, n_samples); for a callable kernel whatever
             it takes.
         y : array-like of shape (n_samples,)
-            Labels of any type, two classes or more.
+            Labels that scikit-learn's classifiers take (integers, strings, booleans, dates), of two
+            classes or more.
         sample_weight : array-like of shape (n_samples,), optional
             Factors of C. A sample of weight 2 is the same as the sample given twice. Samples of
             weight 0 or below are left out, and so are classes that have no other samples.

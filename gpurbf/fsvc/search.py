@@ -1,7 +1,7 @@
 """The search for FSVC's radius: distances are computed once on a sample, then radii are tried.
 
 The 2007 paper tried radii on a grid, then around the best one, on its test set. Here the grid spans
-the radii that make 1 to 10 % of the samples centers (up to half, if there are few samples). A
+the radii that make 1 to 10 % of the samples centers (about half, if there are few samples). A
 part of the training data, not used to choose centers or to train outputs, decides.
 """
 
@@ -234,8 +234,9 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
     """A radius for which ``low <= count(radius) <= high``, if there is one, else one close to it.
 
     ``count`` was called with the radius that is returned.
-    The number of centers falls with the radius, nearly as a power of it: the bracket is narrowed by
-    secant steps in logarithms, which stay away from its ends.
+    The number of centers is taken to fall with the radius, nearly as a power of it: the bracket is
+    narrowed by secant steps in logarithms, which stay away from its ends. With selection "error"
+    the number may rise in places; then a radius may be missed.
     """
     small, large = 0.0, math.inf  # radii with too many and too few centers
     at_small = at_large = 0.0
@@ -247,7 +248,8 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
         if m > high:
             small, at_small = radius, math.log(m)
         else:
-            # If smaller radii no longer change the number, all distinct samples are centers.
+            # If smaller radii no longer change the number, all distinct samples are centers, or the
+            # classes are so far apart that a few centers decide.
             same = same + 1 if math.log(m) == at_large else 0
             large, at_large = radius, math.log(m)
         if same == _MAX_RADII_WITHOUT_CHANGE or (small and large / small < 1 + 1e-9):

@@ -1,4 +1,4 @@
-"""FSVC's centers: one pass over the samples that keeps each sample that no earlier center covers.
+"""FSVC's centers: one pass over the samples that keeps each sample that is novel.
 
 R. Dogaru and I. Dogaru, RBF-M and FSVC, 2007 to 2017. The first sample is a center; each next x
 becomes one if ``sum_c phi(d(x, c)) < overlap`` over the centers so far. The pass looks sequential,

@@ -102,7 +102,8 @@ class CG(BaseEstimator):
     Parameters
     ----------
     alpha : float, default=1e-6
-        Penalty relative to the mean diagonal of HᵀH, or to the trace of K, > 0.
+        Penalty, > 0, relative to the sum of the weights for kernel ridge regression, else as for
+        :class:`Ridge`.
     fit_intercept : bool, default=True
         Whether the outputs have an intercept, which is not penalised.
     tol : float, default=1e-2

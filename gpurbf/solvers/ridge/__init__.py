@@ -39,7 +39,8 @@ class Ridge(BaseEstimator):
     Parameters
     ----------
     alpha : float, default=1e-6
-        Penalty relative to the mean diagonal of HᵀH, > 0.
+        Penalty, > 0, relative to the mean diagonal of HᵀH (of the centred H if there is an
+        intercept).
     fit_intercept : bool, default=True
         Whether the outputs have an intercept, which is not penalised.
     """

@@ -51,7 +51,7 @@ class RidgePath:
     normal : NormalEquations
         The sums, which are overwritten.
     alphas : ndarray of shape (p,)
-        Penalties relative to the mean diagonal of HᵀH, > 0, as in `Ridge`.
+        Penalties, > 0, as `Ridge` takes them.
     fit_intercept : bool
         Whether there is an intercept, which is not penalised.
     """
