@@ -42,8 +42,8 @@ class Pairs(NamedTuple):
     no larger is its own set. ``members``: numbers of a pair's samples in its set (pairs, `SIZE` or
     less), and ``counts`` of them.
 
-    ``K``: values of all samples, and K[s, s] as ``diagonal`` in float64. For each pair at work:
-    ``blocks`` of values between its members, their ``block_diagonals``, and changes of their beta.
+    ``K``: values of all samples. For each pair at work: ``blocks`` of values between its members,
+    the blocks' own ``diagonals`` in float64, and changes of their beta.
     """
 
     starts: Any
@@ -56,9 +56,8 @@ class Pairs(NamedTuple):
     members: Any
     counts: Any
     K: Any
-    diagonal: Any
     blocks: Any
-    block_diagonals: Any
+    diagonals: Any
     changes: Any
 
 
@@ -226,7 +225,7 @@ def gather(wave, pairs, progress):
             column = pairs.samples[begin + pairs.members[p, k]]
             pairs.blocks[slot, i, k] = pairs.K[sample, column]
         if cuda.threadIdx.x == 0:
-            pairs.block_diagonals[slot, i] = pairs.diagonal[sample]
+            pairs.diagonals[slot, i] = pairs.K[sample, sample]
 
 
 @jit
@@ -247,7 +246,7 @@ def inner(wave, pairs, progress, rules):
         return
     begin, count = pairs.starts[p], np.uint32(pairs.counts[p])
     whole = pairs.starts[p + 1] - begin <= pairs.sizes[p]
-    K, diagonal, members = pairs.blocks[slot], pairs.block_diagonals[slot], pairs.members[p]
+    K, diagonal, members = pairs.blocks[slot], pairs.diagonals[slot], pairs.members[p]
     for k in range(first, count, T):
         at = begin + members[k]
         beta[k], f[k] = pairs.beta[at], pairs.f[at]

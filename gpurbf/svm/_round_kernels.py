@@ -156,6 +156,8 @@ def rounds(pair, block, a, b, tol, rounding, size, limit, state, memory):
             m = len(chosen)
             K = _between(block, samples[chosen], first, stop, ready, memory)
             ready, evaluated = -1, evaluated + m * (stop - first)
+            for k in range(m):
+                values[0, k] = K[k, k]
             call = max(smo.MIN_STEPS_PER_CALL, m)
             call, to = min(call, smo.MAX_VALUES_PER_CALL // m, limit - steps), address(block.about)
             goal, block.rows[-1] = max(tol, smo.INNER_TOLERANCE * violation), m

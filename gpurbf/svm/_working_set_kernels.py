@@ -14,6 +14,9 @@ from gpurbf.runtime.jit.llvm import transpose4, use_widest_vectors
 from gpurbf.svm import _smo_kernels
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+# A change so many times shorter than the way to a plane's top has lost its direction to rounding:
+# f would no longer be that of beta, nor would the sum of beta be 0. (Up to 30 times were seen.)
+_MAX_AHEAD = 1000.0
 _TILE = 16  # 32 rows of 2 KiB would evict each other from the first-level cache
 
 _key = _smo_kernels._key  # an integer ordered as a float64 is
@@ -318,4 +321,6 @@ def _plane_factors(new, old, oldest, ridge):
         return 0.0, 0.0
     first = ((1 + ridge) * a - cosine * b) / determinant / np.sqrt(aa)
     second = ((1 + ridge) * b - cosine * a) / determinant / np.sqrt(bb)
+    if max(abs(first), abs(second)) > _MAX_AHEAD:
+        return 0.0, 0.0
     return first, second

@@ -72,7 +72,7 @@ def begin_on_matrix(
     ----------
     K : ndarray of shape (N, N)
     bounds : ndarray of shape (2, N)
-        Diagonal of K, and upper bounds of alpha.
+        Diagonal of K as it is rounded, and upper bounds of alpha.
     spans : ndarray of shape (pairs, 4)
         Where both classes are: see `_smo_kernels.begin_pairs`.
     tol, max_iter
@@ -197,6 +197,7 @@ class BinarySolver:
             if not self.kernel.rounding:
                 n = len(self.f)
                 K = self.kernel.block(np.arange(n), slice(0, n))
+                self.numbers[0] = K.diagonal()
                 kernel = MatrixPair(K, 0, n, self.kernel, slice(0, n), slice(n, n))
 
     def _on_matrix(self, kernel: MatrixPair) -> float:
@@ -290,6 +291,7 @@ class BinarySolver:
     def _step(self, K: Any, violation: float, values: Any, begun: int) -> float | None:
         """Step inside the last set, after ``begun`` steps; the violation if no step is possible."""
         before, members = self.steps - begun, self.last[0]
+        values[0] = K.diagonal()  # curvatures must be of numbers that were rounded alike
         usual, creeping = smo_kernels.INNER_TOLERANCE, smo_kernels.CREEPING_TOLERANCE
         goal = max(self.tol, (creeping if self.creeping else usual) * violation)
         self._inner(rows_of(K, K), values, goal, since=begun)

@@ -164,9 +164,8 @@ class Rounds:
             members=xp.zeros((n_problems, size), np.int32),
             counts=xp.zeros(n_problems, np.int32),
             K=self.K,
-            diagonal=xp.asarray(kernel.diagonal),
             blocks=xp.empty((width, size, size), dtype),
-            block_diagonals=xp.empty((width, size)),
+            diagonals=xp.empty((width, size)),
             changes=xp.empty((width, size)),
         )
         # The arguments keep their arrays alive.

@@ -40,7 +40,7 @@ _FOUND_AT_LEAST = 0.4
 _THREADS_PER_CACHE = 4
 
 
-# A ready matrix, and of its samples the kernel's diagonal and C (2, N).
+# A ready matrix; of its samples its own diagonal, as rounded as its other values, and C (2, N).
 Part = tuple[np.ndarray, np.ndarray]
 
 
@@ -212,7 +212,7 @@ class PairsSolver:
         starts[classes] = own[classes].cumsum() - own[classes]
         a, b = np.array([self.pairs[p] for p in numbers]).T
         spans = np.array([starts[a], own[a], starts[b], own[a] + own[b]]).T.copy()
-        part = K, np.stack([kernel.diagonal[samples], self.C[samples]])
+        part = K, np.stack([K.diagonal(), self.C[samples]])
         tasks = _bins(spans[:, 3].tolist(), min(_SAMPLES_PER_TASK, binary.MAX_SINGLE_SET))
 
         def task(i: int) -> None:

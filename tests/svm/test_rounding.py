@@ -109,6 +109,18 @@ def bright(N):
     return X // 8 + 200, y
 
 
+def noise():
+    """With a narrow kernel the samples are far from each other: steps ahead are hardly any."""
+    rng = np.random.RandomState(11)
+    return rng.randint(0, 256, (3000, 100)).astype(np.uint8), rng.rand(3000) < 0.15
+
+
+def alike(N, seed):
+    """Kernel values of nearly 16 differ by less than their diagonal's rounding to float32."""
+    rng = np.random.RandomState(seed)
+    return np.c_[np.full(N, 7.0), 0.01 * rng.randn(N)], rng.rand(N) < 0.04
+
+
 def fractions(N, n):
     rng = np.random.default_rng(1)
     X = rng.integers(0, 256, (N, n))
@@ -131,6 +143,9 @@ def fractions(N, n):
         # The terms of tanh cancel: float32 would round their sum alike in all values.
         (bright(1500), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
         (bright(900), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
+        (noise(), ("euclidean", "rbf", 0.01), {"C": 10.0}),
+        (alike(1200, 1), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
+        (alike(3000, 2), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 100_000}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 1000}),
     ],
@@ -141,7 +156,9 @@ def test_no_tolerance_is_lost_and_the_violation_is_that_of_the_coefficients(data
     named = dict(zip(("gamma", "coef0", "degree"), values))
     model = SVC(kernel=profile, **named, **options).fit(*data)
     profile = {"rbf": "gaussian"}.get(profile, profile)
-    violation = verdict(model, *data, metric, profile, *values)["violation"]
+    found = verdict(model, *data, metric, profile, *values)
+    violation = found["violation"]
+    assert found["feasible"]
     np.testing.assert_allclose(model.violation_, violation, rtol=0.1, atol=model.tol)
     assert violation < 1.5 * model.tol or (model.fit_status_ and model.max_iter == 1000)
 
