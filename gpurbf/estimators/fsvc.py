@@ -467,7 +467,6 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._stream_quantizations: tuple[Quantization, ...] | None = found
 
     def _new_selection(self, radius: float) -> Selection:
-        """An empty selection."""
         unit = Unit(profile_of(self.kernel), self.metric, radius)
         return Selection(self._rule(), self._pass_arithmetic(), unit)
 
