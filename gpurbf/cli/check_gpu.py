@@ -17,7 +17,6 @@ from gpurbf.svm import cuda_check
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--thorough", action="store_true", help="check more cases; takes minutes")
     parser.add_argument(
         "--backend", choices=GPUS, action="append", help="may be given twice (default: both)"

@@ -43,7 +43,6 @@ _RULE = (13 * "-", 10 * "-", 6 * "-" + ":", 6 * "-" + ":", 8 * "-" + ":", 9 * "-
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument(
         "--data",
         default="digits",

@@ -19,7 +19,6 @@ _COUNTS = {"rbf": "n_centers", "fsvc": "max_centers"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--estimator", default="rbf", choices=[*ESTIMATORS], help="(default: rbf)")
     parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS], help=BACKEND)
     parser.add_argument(

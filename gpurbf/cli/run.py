@@ -14,7 +14,6 @@ from gpurbf.cli import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("-m", dest="module", action="store_true", help="program is a module's name")
     # One argument, as argparse would drop a "--" between two.
     parser.add_argument("program", nargs=argparse.PARSER, help="its path, then its own arguments")

@@ -41,7 +41,6 @@ _KINDS: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--backend", default="auto", choices=["auto", *LOADERS], help=BACKEND)
 
 

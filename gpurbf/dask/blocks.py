@@ -398,10 +398,7 @@ def _read(
             codes = np.searchsorted(classes, column_or_1d(y)).astype(np.int64)
         weights = check_weights(weights, len(X), negative=negative, part=True)
         rows = Rows(X, codes, weights, np.arange(start, start + len(X))).of_weight()
-        if factors is not None:
-            own = factors[rows.y]
-            rows = rows._replace(weights=own if rows.weights is None else own * rows.weights)
-        return rows
+        return rows if factors is None else rows.times(factors)
 
     return function((rows_of(*block), first) for *block, first in blocks)
 

@@ -30,12 +30,9 @@ _ROWS_COMPARED = 64
 class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
     """Linear outputs of a chosen layer: the sums for training, calibration and predictions."""
 
-    # Parameters and what fit sets.
-    class_weight: Any
+    # A parameter, and what fit sets.
     n_jobs: int | None
     classes_: np.ndarray
-    coef_: np.ndarray
-    intercept_: np.ndarray
 
     def _begin(
         self, alpha: float, X: Any, weights: np.ndarray | tuple[float, float] | None

@@ -244,8 +244,12 @@ class Rows(NamedTuple):
             return self, None
         mass = functools.partial(class_mass, self.y, self.weights, len(estimator.classes_))
         factors = class_factors(estimator.class_weight, estimator.classes_, mass, bounds=bounds)
-        weights = factors[self.y] if self.weights is None else factors[self.y] * self.weights
-        return self._replace(weights=weights), factors
+        return self.times(factors), factors
+
+    def times(self, factors: np.ndarray) -> Rows:
+        """The rows, their weights multiplied by the factors of their classes."""
+        own = factors[self.y]
+        return self._replace(weights=own if self.weights is None else own * self.weights)
 
 
 def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Rows:

@@ -58,6 +58,8 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # The square of a smaller radius is no normal number of float64, or 0.
 _LEAST_RADIUS = 1.5e-154
+# What all published recipes have in common.
+_RECIPE = {"eval_radius": None, "shuffle": False, "outside": "zero"}
 
 
 class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, BaseEstimator):
@@ -241,17 +243,14 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         -------
         model : FSVC
         """
-        published = {
+        recipe = _RECIPE | {
             "kernel": "triangular",
             "metric": "manhattan",
             "selection": "pass",
-            "eval_radius": None,
             "solver": "lms" if learning_rate else "one-hot",
             "n_epochs": 1,
-            "shuffle": False,
-            "outside": "zero",
         }
-        return cls(radius, learning_rate=learning_rate, **published | parameters)
+        return cls(radius, learning_rate=learning_rate, **recipe | parameters)
 
     @classmethod
     def sfsvc(cls, radius: float, **parameters: Any) -> FSVC:
@@ -267,15 +266,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         -------
         model : FSVC
         """
-        published = {
-            "metric": "sqeuclidean",
-            "selection": "per-class",
-            "eval_radius": None,
-            "solver": "one-hot",
-            "shuffle": False,
-            "outside": "zero",
-        }
-        return cls(radius, **published | parameters)
+        recipe = {"metric": "sqeuclidean", "selection": "per-class", "solver": "one-hot"}
+        return cls(radius, **_RECIPE | recipe | parameters)
 
     @transaction
     @with_callbacks
@@ -309,8 +301,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         for attribute in ("_normal", "_selection", "coef_", "radius_path_"):
             self.__dict__.pop(attribute, None)
         rows = training_data(self, X, y, sample_weight)
-        with limited(self.n_jobs):
-            self._learn(rows, _num_samples(y), solver, goes_on=False)
+        self._learn(rows, _num_samples(y), solver, goes_on=False)
         return self
 
     @transaction
@@ -361,8 +352,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 "outputs are trained anew from this chunk on. Call partial_fit with this solver "
                 "from the first chunk on instead."
             )
-        with limited(self.n_jobs):
-            self._learn(rows, _num_samples(y), solver, goes_on=True)
+        self._learn(rows, _num_samples(y), solver, goes_on=True)
         return self
 
     @where_X_is
@@ -446,16 +436,15 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         ``goes_on``: they are a chunk of a stream, taken in its own order.
         """
         first = not hasattr(self, "_selection")
-        rows, factors = rows.with_class_weights(self)
-        X, codes = rows.X, rows.y
-        order = self._order(rows, first, self.shuffle and not goes_on)
-        self._keep_quantizations(X)
-        seen = 0 if first else self.n_samples_seen_
-        places = seen + (np.arange(n_given) if rows.places is None else rows.places)
-        self.n_samples_seen_: int = seen + n_given
-
-        y, stages = self.classes_[codes], ("radii", "centers", "outputs")
-        with finite(self, X):
+        with limited(self.n_jobs), finite(self, rows.X):
+            rows, factors = rows.with_class_weights(self)
+            X, codes = rows.X, rows.y
+            order = self._order(rows, first, self.shuffle and not goes_on)
+            self._keep_quantizations(X)
+            seen = 0 if first else self.n_samples_seen_
+            places = seen + (np.arange(n_given) if rows.places is None else rows.places)
+            self.n_samples_seen_: int = seen + n_given
+            y, stages = self.classes_[codes], ("radii", "centers", "outputs")
             # There is no model before the last stage, so callbacks cannot stop earlier.
             for name in steps(self, stages, 3, X, y, stops=False):
                 if name == "radii" and first:
@@ -484,7 +473,6 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         self._stream_quantizations: tuple[Quantization, ...] | None = found
 
     def _new_selection(self, radius: float) -> Selection:
-        """An empty selection."""
         unit = Unit(profile_of(self.kernel), self.metric, radius)
         return Selection(self._rule(), self._pass_arithmetic(), unit)
 

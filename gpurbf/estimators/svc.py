@@ -757,9 +757,9 @@ class SVC(
                 raise ValueError(
                     f"cannot use sparse input in {type(self).__name__!r} trained on dense data"
                 )
-        if self._given() and (X.ndim != 2 or X.shape[1] != self.shape_fit_[0]):
+        if self._given() and X.shape[1] != self.shape_fit_[0]:
             raise ValueError(
-                f"X.shape[1] = {X.shape[-1]} should be equal to {self.shape_fit_[0]}, "
+                f"X.shape[1] = {X.shape[1]} should be equal to {self.shape_fit_[0]}, "
                 "the number of samples at training time"
             )
         if not self._given() and self._n_support.sum() != self.support_vectors_.shape[0]:
