@@ -84,6 +84,10 @@ _X_FIT = "_BaseLibSVM__Xfit"
 _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 # Maximum number of pairs that a warning names.
 _NAMED = 5
+# Why a pair ends before its limit of steps, if no callback ends it.
+_STUCK = (
+    "steps are too small for float64: kernel values differ too much in size, or tol is too small"
+)
 # Minimum memory for a pair: its problem, its solution and its names.
 _BYTES_PER_PAIR = 500
 # Memory for each output of a block; its least number of samples, however many outputs they have.
@@ -852,7 +856,7 @@ class Progress:
         self._data = {"estimator": estimator, "X": X, "y": y}
         self._lock = threading.Lock()
         self._n_folds, self._folds = n_folds, 0
-        self._unfinished: list[str] = []
+        self._unfinished, self._reasons = list[str](), set[str]()
         self._root, self.stopped = None, False
         self._of_sets = len(pairs) + n_folds == 1
         if hasattr(estimator, "_init_callback_context"):
@@ -885,6 +889,8 @@ class Progress:
                 )
             if not solution.converged:
                 self._unfinished.append(f"{self.pairs[p]} by {solution.violation:.3g}")
+                limit = self.estimator.max_iter
+                self._reasons.add(f"max_iter={limit}" if solution.steps == limit else _STUCK)
             # After a stop, pairs that have not begun come here without a step.
             if not self._of_sets and (solution.steps or not self.stopped):
                 self.stopped |= self._ended(self.pairs[p], p)
@@ -904,7 +910,7 @@ class Progress:
         if not self._unfinished:
             return
         tol, n = self.estimator.tol, len(self._unfinished)
-        why = "by a callback" if self.stopped else f"max_iter={self.estimator.max_iter}"
+        why = "by a callback" if self.stopped else " or ".join(sorted(self._reasons))
         which = "; ".join(self._unfinished[:_NAMED])
         more = f" and {n - _NAMED} more" if n > _NAMED else ""
         warn(

@@ -38,6 +38,16 @@ def test_warning_names_the_class_pair_and_what_is_left():
     assert model.fit_status_ == 1 and model.n_iter_.max() == 12
 
 
+def test_warning_names_the_limit_of_steps_only_where_it_was_reached():
+    far = np.random.default_rng(0).normal(size=(60, 3))
+    y = (far[:, 0] > 0).astype(int)
+    far[5] = 1e153
+    for limit, reason in ((-1, "steps are too small for float64"), (5, "max_iter=5")):
+        with pytest.warns(ConvergenceWarning, match=rf"early \({reason}[^=]*\).*0 vs 1"):
+            model = SVC(kernel="linear", max_iter=limit).fit(far, y)
+        assert (model.n_iter_[0] == 5) == (limit == 5)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to this process")
 @pytest.mark.parametrize("n_samples", [600, 3000, 10_000])
 def test_interrupt_ends_a_fit_that_would_never_end(n_samples):
