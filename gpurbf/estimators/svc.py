@@ -461,7 +461,9 @@ class SVC(
         self._set_coefficients(models.dual_coef, intercepts)
         vectors = vectors.astype(np.float64, copy=False)
         self.support_vectors_ = sp.csr_matrix(vectors) if sp.issparse(vectors) else vectors
-        self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)
+        steps = np.array([solution.steps for solution in solutions], np.int64)
+        # As scikit-learn's, if that holds them.
+        self.n_iter_ = steps.astype(np.int32) if steps.max(initial=0) < 2**31 else steps
         self.violation_ = np.array([solution.violation for solution in solutions])
         self.dual_gap_ = np.array([solution.gap for solution in solutions])
         self.objective_ = np.array([solution.objective for solution in solutions])

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import SVC
+from gpurbf.svm.pairs import PairsSolver
 
 X, y = load_iris(return_X_y=True)
 ANIMALS = np.array(["ant", "bee", "cat"])[y]
@@ -46,6 +48,18 @@ def test_warning_names_the_limit_of_steps_only_where_it_was_reached():
         with pytest.warns(ConvergenceWarning, match=rf"early \({reason}[^=]*\).*0 vs 1"):
             model = SVC(kernel="linear", max_iter=limit).fit(far, y)
         assert (model.n_iter_[0] == 5) == (limit == 5)
+
+
+@pytest.mark.parametrize("steps", [2**31 - 1, 2**31])
+def test_any_number_of_steps_is_reported(steps, monkeypatch):
+    end = PairsSolver._end
+
+    def after_hours(self, p, solution):
+        end(self, p, replace(solution, steps=steps))
+
+    monkeypatch.setattr(PairsSolver, "_end", after_hours)
+    model = SVC(max_iter=-1).fit(X, ANIMALS)
+    assert (model.n_iter_ == steps).all() and (model.n_iter_.dtype == np.int32) == (steps < 2**31)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to this process")
