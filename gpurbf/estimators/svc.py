@@ -84,6 +84,10 @@ _X_FIT = "_BaseLibSVM__Xfit"
 _THEIR_KERNELS = ("linear", "poly", "precomputed", "rbf", "sigmoid")
 # Maximum number of pairs that a warning names.
 _NAMED = 5
+# Why a pair ends before its limit of steps, if no callback ends it.
+_STUCK = (
+    "steps are too small for float64: kernel values differ too much in size, or tol is too small"
+)
 # Minimum memory for a pair: its problem, its solution and its names.
 _BYTES_PER_PAIR = 500
 # Memory for each output of a block; its least number of samples, however many outputs they have.
@@ -458,7 +462,9 @@ class SVC(
         self._set_coefficients(models.dual_coef, intercepts)
         vectors = vectors.astype(np.float64, copy=False)
         self.support_vectors_ = sp.csr_matrix(vectors) if sp.issparse(vectors) else vectors
-        self.n_iter_ = np.array([solution.steps for solution in solutions], np.int32)
+        steps = np.array([solution.steps for solution in solutions], np.int64)
+        # As scikit-learn's, if that holds them.
+        self.n_iter_ = steps.astype(np.int32) if steps.max(initial=0) < 2**31 else steps
         self.violation_ = np.array([solution.violation for solution in solutions])
         self.dual_gap_ = np.array([solution.gap for solution in solutions])
         self.objective_ = np.array([solution.objective for solution in solutions])
@@ -853,7 +859,7 @@ class Progress:
         self._data = {"estimator": estimator, "X": X, "y": y}
         self._lock = threading.Lock()
         self._n_folds, self._folds = n_folds, 0
-        self._unfinished: list[str] = []
+        self._unfinished, self._reasons = list[str](), set[str]()
         self._root, self.stopped = None, False
         self._of_sets = len(pairs) + n_folds == 1
         if hasattr(estimator, "_init_callback_context"):
@@ -886,6 +892,8 @@ class Progress:
                 )
             if not solution.converged:
                 self._unfinished.append(f"{self.pairs[p]} by {solution.violation:.3g}")
+                limit = self.estimator.max_iter
+                self._reasons.add(f"max_iter={limit}" if solution.steps == limit else _STUCK)
             # After a stop, pairs that have not begun come here without a step.
             if not self._of_sets and (solution.steps or not self.stopped):
                 self.stopped |= self._ended(self.pairs[p], p)
@@ -905,7 +913,7 @@ class Progress:
         if not self._unfinished:
             return
         tol, n = self.estimator.tol, len(self._unfinished)
-        why = "by a callback" if self.stopped else f"max_iter={self.estimator.max_iter}"
+        why = "by a callback" if self.stopped else " or ".join(sorted(self._reasons))
         which = "; ".join(self._unfinished[:_NAMED])
         more = f" and {n - _NAMED} more" if n > _NAMED else ""
         warn(

@@ -19,11 +19,11 @@ import scipy.linalg
 
 from gpurbf.runtime.arrays import library
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows
+from gpurbf.runtime.threads import map_single_threaded_blas, parallel_rows, single_threaded_blas
 
 extending = lazy_module("numba.extending")
 
-# Rows of a block that is mirrored.
+# Rows of a block that is mirrored or multiplied.
 _BLOCK = 256
 # What a thread takes at a time: rows of a panel to factorize, right-hand sides to solve for. If
 # there are few of these: numbers of a panel for L⁻¹ B, columns of it for L⁻ᵀ B.
@@ -65,6 +65,28 @@ def solve_triangular(L: Any, B: Any, trans: int = 0) -> Any:
     X = np.array(B, np.float64, order="F")
     solve_panels(_panels(np.asfortranarray(L)), X, transposed=bool(trans))
     return X
+
+
+def product(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """A B, with the same bits for every number of threads."""
+    parts = [A[i : i + _BLOCK] for i in range(0, len(A), _BLOCK)]
+    return np.concatenate(map_single_threaded_blas([partial(np.matmul, part, B) for part in parts]))
+
+
+def add_gram(A: np.ndarray, G: np.ndarray) -> None:
+    """Add A Aᵀ to the lower triangle of G, with the same bits for every number of threads."""
+
+    def add(top: int) -> None:
+        end = min(top + _BLOCK, len(A))
+        G[top:end, :end] += A[top:end] @ A[:end].T
+
+    map_single_threaded_blas([partial(add, top) for top in reversed(range(0, len(A), _BLOCK))])
+
+
+def dot(a: np.ndarray, V: np.ndarray) -> Any:
+    """a V for a (m,), whose bits would depend on the threads of BLAS if m is large."""
+    with single_threaded_blas():
+        return a @ V
 
 
 def _panels(L: np.ndarray) -> list[np.ndarray]:

@@ -6,8 +6,8 @@
     update   what the members' changes do to f of all samples of the pair
 
 A pair that is its own working set takes bit for bit the CPU's path, as long as the CPU leaves no
-samples out (`binary.py`): samples are chosen by the same keys, the last of equals wins, and no
-product is fused with a sum.
+samples out (`binary.py`) and rounding of the kernel does not matter: samples are chosen by the same
+keys, the last of equals wins, and no product is fused with a sum.
 """
 
 import math
@@ -117,7 +117,7 @@ def select(wave, pairs, progress, rules):
     state = RUNNING
     if top == _HIGHEST:
         state = NOT_FINITE
-    elif n > size and error > max(violation, rules.tol):
+    elif error > max(violation, rules.tol):
         state = DOUBTED
     elif violation < rules.tol or progress[p, STUCK] != 0 or progress[p, STEPS] == rules.max_iter:
         state = ENDED

@@ -99,7 +99,7 @@ class KernelRows:
     cost : float
         That of evaluating a value, 1 for a value without inputs.
     linear : bool
-        Whether weighted sums are made without values.
+        Whether only working sets need values, as weighted sums are made without.
     rounding : float
         The root mean square error of a value compared with exact distances, 0 if the solver need
         not handle it; ``kept_rounding``: that of rows that are kept in float32.
@@ -236,7 +236,7 @@ class KernelRows:
         self, rows: Samples, samples: np.ndarray, weights: np.ndarray, wide: bool = False
     ) -> np.ndarray:
         """K[rows, samples] @ weights of gathered rows, nothing stored; in float64 if ``wide``."""
-        if self.linear:
+        if self.activation.linear and self.xp is np:  # float32 holds values of codes, not sums
             return self._by_inputs(rows, samples, weights)
         layer = self._layer(self.X[samples], wide)
         return to_host(layer.matvec(rows, OutputWeights(weights[:, None])))[:, 0]
@@ -248,9 +248,13 @@ class KernelRows:
 
     def _by_inputs(self, rows: Samples, samples: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """X[rows] (X[samples]ᵀ weights) in float64."""
-        X = self.X.values
+        X, quantization = self.X.values, self.X.quantization
         if self._sparse:
             return rows.values @ (X[samples].T @ weights)
+        if quantization is not None:
+            denominator, zero = quantization
+            v = row_products(X[samples].T, weights[:, None])[:, 0] - zero * weights.sum()
+            return (row_products(rows.values, v[:, None])[:, 0] - zero * v.sum()) / denominator**2
         v = np.zeros(X.shape[1])
         subtract_rows(X, samples, -weights, v)
         return row_products(rows.values, v[:, None])[:, 0]

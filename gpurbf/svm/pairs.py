@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
@@ -160,6 +161,8 @@ class PairsSolver:
     def solve(self) -> list[Solution]:
         """The solutions, in the order of the pairs."""
         kernel, pairs = self.kernel, self.pairs
+        if not np.isfinite(kernel.diagonal).all():  # an infinite curvature would end the steps
+            raise OutOfRange("kernel values")
         own = self.own = self.starts[1:] - self.starts[:-1]
         self.stopped = False
         self.max_iter = min(self.max_iter, sys.maxsize) if self.max_iter >= 0 else sys.maxsize

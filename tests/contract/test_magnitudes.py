@@ -54,6 +54,14 @@ def test_a_gamma_that_vanishes_is_an_error_too():
         SVC().fit(1e153 * X, y)
 
 
+def test_one_sample_whose_kernel_value_overflows_is_an_error_that_names_its_column():
+    """That of it and itself, which no step would have used but as a curvature."""
+    data = NORMAL.copy()
+    data[5, 2] = 1e60
+    with pytest.raises(ValueError, match=r"not finite.*column 2 of X reaches 1e\+60"):
+        SVC(kernel="poly", gamma=1.0).fit(data, CLASSES)
+
+
 def test_the_column_is_called_by_its_name_and_sparse_data_have_columns_too():
     pandas = pytest.importorskip("pandas")
     data = NORMAL.copy()

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import SVC
+from gpurbf.svm.pairs import PairsSolver
 
 X, y = load_iris(return_X_y=True)
 ANIMALS = np.array(["ant", "bee", "cat"])[y]
@@ -36,6 +38,28 @@ def test_warning_names_the_class_pair_and_what_is_left():
         model = SVC(C=100, max_iter=12).fit(X, ANIMALS)
     assert caught[0].filename == __file__
     assert model.fit_status_ == 1 and model.n_iter_.max() == 12
+
+
+def test_warning_names_the_limit_of_steps_only_where_it_was_reached():
+    far = np.random.default_rng(0).normal(size=(60, 3))
+    y = (far[:, 0] > 0).astype(int)
+    far[5] = 1e153
+    for limit, reason in ((-1, "steps are too small for float64"), (5, "max_iter=5")):
+        with pytest.warns(ConvergenceWarning, match=rf"early \({reason}[^=]*\).*0 vs 1"):
+            model = SVC(kernel="linear", max_iter=limit).fit(far, y)
+        assert (model.n_iter_[0] == 5) == (limit == 5)
+
+
+@pytest.mark.parametrize("steps", [2**31 - 1, 2**31])
+def test_any_number_of_steps_is_reported(steps, monkeypatch):
+    end = PairsSolver._end
+
+    def after_hours(self, p, solution):
+        end(self, p, replace(solution, steps=steps))
+
+    monkeypatch.setattr(PairsSolver, "_end", after_hours)
+    model = SVC(max_iter=-1).fit(X, ANIMALS)
+    assert (model.n_iter_ == steps).all() and (model.n_iter_.dtype == np.int32) == (steps < 2**31)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to this process")

@@ -6,6 +6,7 @@ import callers
 import numpy as np
 import pytest
 import reference
+import threadpoolctl
 from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
@@ -124,6 +125,27 @@ def test_landmarks_leave_samples_out_together(kernel, weighted):
     gained = np.linalg.norm(H[rows] @ W + b - expected)
     # Least squares are slow with so few landmarks, also here.
     assert np.linalg.norm(outputs - expected) < gained * (0.3 if kernel else 0.7)
+
+
+@pytest.mark.parametrize("n_centers", [300, "all"])
+def test_a_model_of_landmarks_is_the_same_bits_for_any_number_of_threads(n_centers):
+    solver, found = CG(1e-6, preconditioner=150), []
+    for n_jobs in (1, None):
+        model = RBFClassifier(n_centers, gamma=GAMMA / 9, solver=solver, random_state=0)
+        found.append(model.set_params(n_jobs=n_jobs).fit(X, y).predict_proba(X_test))
+    np.testing.assert_array_equal(*found)
+
+
+def test_products_of_many_centers_are_the_same_bits_for_any_number_of_blas_threads():
+    rng, found = np.random.default_rng(0), []
+    layer = layer_of(rng.uniform(0, 16, (20_000, 2)))
+    V = rng.normal(size=(20_000, 1))
+    for most in (1, None):
+        with threadpoolctl.threadpool_limits(most):
+            system = CG(1e-4, preconditioner=5).system(layer, X[:30, 2:4], T[:30, :1], None)
+            found.append([system.B, system.matvec(V), system.residual(V), system.weights(V)[1]])
+    for one, all_of_them in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, all_of_them)
 
 
 @pytest.mark.parametrize("centred", [True, False])

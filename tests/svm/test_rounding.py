@@ -121,6 +121,11 @@ def alike(N, seed):
     return np.c_[np.full(N, 7.0), 0.01 * rng.randn(N)], rng.rand(N) < 0.04
 
 
+def signed(N):
+    X, y = codes(N)
+    return (X.astype(int) - 128).astype(np.int8), y
+
+
 def fractions(N, n):
     rng = np.random.default_rng(1)
     X = rng.integers(0, 256, (N, n))
@@ -137,6 +142,9 @@ def fractions(N, n):
         # Distances of codes are exact and their kernel values are not: a wide kernel, large C.
         (codes(300), ("euclidean", "rbf", 1e-7), {"C": 1e3, "tol": 1e-6}),
         (codes(1400), ("euclidean", "rbf", 1e-7), {"C": 1e3, "tol": 1e-6}),
+        # Products of codes are exact, and their sums in float32 would not be: no row is kept.
+        (codes(1500), ("dot", "linear", 1.0), {"C": 0.01, "tol": 1e-8, "cache_size": 0.1}),
+        (signed(1500), ("dot", "linear", 1.0), {"C": 0.01, "tol": 1e-8, "cache_size": 0.1}),
         # Products of codes are exact, and their 65,025ths are not.
         (fractions(1500, 100), ("dot", "linear", 1.0), {"C": 100.0}),
         (fractions(400, 14), ("dot", "linear", 1.0), {"tol": 1e-8}),

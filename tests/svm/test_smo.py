@@ -303,10 +303,10 @@ def test_limit_of_steps_is_kept_exactly(limit, kind, small_sets):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("where", [np.s_[:, :], np.s_[5, 70]])
+@pytest.mark.parametrize("where", [np.s_[:, :], np.s_[5, 70], np.s_[5, 5]])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_number_that_is_not_finite_is_an_error(where, value, kind, small_sets):
-    """Be it everywhere, or outside the first set."""
+    """Be it everywhere, outside the first set, or of a sample and itself."""
     K, starts = problem()
     K[where] = K.T[where] = value
     with pytest.raises(FloatingPointError):

@@ -10,12 +10,24 @@ import copy
 from contextlib import suppress
 
 import numpy as np
-from scipy.linalg import cho_solve, inv, solve_triangular
+from scipy.linalg import inv
 
 from gpurbf.layer import Layer
 from gpurbf.runtime.arrays import to_host
-from gpurbf.runtime.linalg import eigh, factorize, panel_width, solve_panels
+from gpurbf.runtime.linalg import (
+    add_gram,
+    cholesky,
+    dot,
+    eigh,
+    factorize,
+    mirror,
+    panel_width,
+    product,
+    solve_panels,
+    solve_triangular,
+)
 from gpurbf.runtime.stages import count, stage
+from gpurbf.runtime.threads import single_threaded_blas
 from gpurbf.solvers.cg.stored_h import StoredH
 
 # Columns of the kernel that are multiplied at a time.
@@ -112,18 +124,18 @@ class Falkon:
             self.q = (1 - lost) / np.sqrt(m)
             # 1 - |q|², which would lose all digits if subtracted; K's eigenvalues are below its
             # trace m.
-            self.denominator = max(float(lost @ (2 - lost)) / m, delta / (m + delta))
+            self.denominator = max(float(dot(lost, 2 - lost)) / m, delta / (m + delta))
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
         half = self.root.solve(V)
-        half += np.outer(self.q, self.q @ half / self.denominator)
+        half += np.outer(self.q, dot(self.q, half) / self.denominator)
         return self.factor * self.root.solve(half)
 
     def squares(self, V: np.ndarray) -> np.ndarray:
         """vᵀ P⁻¹ v for the columns of V (m, r)."""
         half = self.root.solve(V)
-        centred = (self.q @ half) ** 2 / self.denominator
+        centred = dot(self.q, half) ** 2 / self.denominator
         return self.factor * (np.einsum("ij,ij->j", half, half) + centred)
 
 
@@ -166,16 +178,21 @@ class Nystrom:
         self.L = _orthogonal(E, roots)
         with stage("output training", "preconditioner"):
             count(operations=12.0 * s**3, kind="float64", nbytes=8 * 6 * s * s)
-            values, vectors = eigh((K + K.T) / 2)
+            # On one thread of BLAS: where K is nearly singular, rounding decides the vectors.
+            with single_threaded_blas():
+                values, vectors = eigh((K + K.T) / 2)
             known = np.abs(values) > np.finfo(E.dtype).eps * s**0.5 * np.abs(values).max()
-            half = (self.L.T @ vectors[:, known]) / values[known]
+            values, vectors = values[known], vectors[:, known]
+            half = product(np.triu(self.L.T), vectors) / values
             if middle is None:
-                B = (half * values[known]) @ half.T
+                B = product(half * values, half.T)
             else:
-                B = half @ (vectors[:, known].T @ middle @ vectors[:, known]) @ half.T
+                inner = product(product(vectors.T, middle), vectors)
+                B = product(product(half, inner), half.T)
             self.rest = ridge + max(0.0, trace - float(np.trace(B))) / max(1, m - s)
             B[np.diag_indices(s)] += ridge
-            self.middle = inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
+            with single_threaded_blas():
+                self.middle = inv((B + B.T) / 2, overwrite_a=True, check_finite=False)
             self.middle[np.diag_indices(s)] -= 1 / self.rest
         self.rows = StoredH(s, np.zeros(m), None, False)
         self.rows.add(E, 0)
@@ -193,38 +210,41 @@ class Nystrom:
         """
         ((_, E),) = self.rows.blocks
         Y = self._in_basis(E[:, some] * self.roots[some])
-        spread = self.middle @ Y
-        C = Y.T @ spread
+        spread = product(self.middle, Y)
+        C = product(Y.T, spread)
         C[np.diag_indices(len(some))] += 1 / self.rest
-        L = np.linalg.cholesky(C)
-        half = solve_triangular(L, spread.T, lower=True)
-        other, V = copy.copy(self), V - self._from_basis(Y @ cho_solve((L, True), V[some]))
-        other.middle, other.roots = self.middle - half.T @ half, self.roots.copy()
+        L = cholesky(C)
+        half = solve_triangular(L, spread.T)
+        held = solve_triangular(L, solve_triangular(L, V[some]), trans=1)
+        other, V = copy.copy(self), V - self._from_basis(product(Y, held))
+        other.middle, other.roots = self.middle - product(half.T, half), self.roots.copy()
         other.roots[some], V[some] = 0, 0
         return other, V
 
     def _from_basis(self, Y: np.ndarray) -> np.ndarray:
         """U ((B + λI)⁻¹ - I / τ) Y, shape (m, k)."""
-        Y = solve_triangular(self.L, self.middle @ Y, lower=True, trans=1)
+        Y = solve_triangular(self.L, product(self.middle, Y), trans=1)
         return self.rows.rmatvec(Y) * self.roots[:, None]
 
     def _in_basis(self, Y: np.ndarray) -> np.ndarray:
-        return solve_triangular(self.L, Y, lower=True)
+        return solve_triangular(self.L, Y)
 
 
 def _orthogonal(E: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """The Cholesky factor of E diag(roots²) Eᵀ in float64."""
+    """The Cholesky factor of E diag(roots²) Eᵀ in float64, with numbers of no meaning above it."""
     s, m = E.shape
     G = np.zeros((s, s))
     for left in range(0, m, _COLUMNS_PER_BLOCK):
         part = E[:, left : left + _COLUMNS_PER_BLOCK].astype(np.float64)
         part *= roots[left : left + _COLUMNS_PER_BLOCK]
-        G += part @ part.T
+        add_gram(part, G)
     count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
+    mirror(G)
     jitter = 4 * np.finfo(np.float64).eps * np.trace(G)
-    G[np.diag_indices(s)] += jitter
+    diagonal = G.diagonal() + jitter
+    np.fill_diagonal(G, diagonal)
     try:
-        return np.linalg.cholesky(G)
+        return cholesky(G)
     except np.linalg.LinAlgError:  # many equal centers
-        G[np.diag_indices(s)] += s * jitter
-        return np.linalg.cholesky(G)
+        np.fill_diagonal(G, diagonal + s * jitter)
+        return cholesky(G)

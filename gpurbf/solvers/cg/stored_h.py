@@ -15,6 +15,7 @@ from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import bytes_to_keep, working_bytes
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.linalg import dot
 from gpurbf.runtime.stages import count, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows
 
@@ -201,7 +202,7 @@ class DeviceH(StoredH):
 
     def matvec(self, V: np.ndarray) -> np.ndarray:
         """(H - shift) V, shape (N, k), for V (m, k)."""
-        return self.layer.matvec(self.X, V) - self.shift @ V
+        return self.layer.matvec(self.X, V) - dot(self.shift, V)
 
     def rmatvec(self, U: np.ndarray) -> np.ndarray:
         """(H - shift)ᵀ U, shape (m, k), for U (N, k)."""

@@ -36,6 +36,7 @@ from gpurbf.data.hashes import row_hashes
 from gpurbf.data.samples import FORCED
 from gpurbf.layer import Layer, activations
 from gpurbf.runtime.errors import OutOfRange
+from gpurbf.runtime.linalg import add_gram, dot, mirror
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Falkon, Nystrom
@@ -86,7 +87,7 @@ class LeastSquares:
             self.layer = layer.in_float64()
             self._keep()
         m, n = len(self.mean), float(self.w.sum())
-        self.trace = self.squares + n * float(self.offset @ (self.offset - 2 * self.mean))
+        self.trace = self.squares + n * float(dot(self.offset, self.offset - 2 * self.mean))
         self.ridge = self.alpha * relative_to(self.trace / m, self.squares / m)
         if not np.isfinite(self.ridge):
             raise OutOfRange("sums over the hidden layer")
@@ -124,7 +125,7 @@ class LeastSquares:
     def _tolerable(self, step: float) -> bool:
         """Whether rows in multiples of that step are as good as those not rounded."""
         m, n = len(self.mean), float(self.w.sum())
-        spread = self.squares - n * float(self.mean @ self.mean)
+        spread = self.squares - n * float(dot(self.mean, self.mean))
         n = max(n, LEAST_ROWS_PER_CENTER * m * n / len(self.w))
         return tolerable(m * n * step**2 / 12, spread, self.alpha)
 
@@ -138,11 +139,12 @@ class LeastSquares:
         for rows, part in self.rows.columns(some):
             part -= self.offset[some]
             part *= np.sqrt(self.w[rows])[:, None]
-            G += part.T @ part
+            add_gram(part.T, G)
+        mirror(G)
         return Nystrom(E, some, np.ones(E.shape[1]), G, self.ridge, self.trace)
 
     def _times(self, V: np.ndarray) -> np.ndarray:
-        return self.rows.matvec(V) - self.offset @ V
+        return self.rows.matvec(V) - dot(self.offset, V)
 
     def _transposed(self, U: np.ndarray) -> np.ndarray:
         return self.rows.rmatvec(U) - self.offset[:, None] * U.sum(axis=0)
@@ -158,7 +160,7 @@ class LeastSquares:
 
     def weights(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """W and the b that is best for them, also where V is not yet the solution."""
-        return V, self.target_mean - (self.offset + self.rows.shift) @ V
+        return V, self.target_mean - dot(self.offset + self.rows.shift, V)
 
     def start(self, W: np.ndarray) -> np.ndarray:
         """W itself."""
@@ -250,7 +252,7 @@ class KernelSystem:
         self.layer, self.solver = layer, solver
         shift = np.full(m, 0.5 if step else 0.0)
         self.rows, self.info = rows_of(layer, layer.centers, shift, step, triangle=True)
-        self.target_mean = w @ self.T / n if self.solver.fit_intercept else np.zeros(T.shape[1])
+        self.target_mean = dot(w, self.T) / n if self.solver.fit_intercept else np.zeros(T.shape[1])
         self.B = self.roots[:, None] * (self.T - self.target_mean)
         if self.solver.fit_intercept:
             self.B = np.column_stack([self.B, self.roots])
@@ -269,7 +271,7 @@ class KernelSystem:
     def matvec(self, U: np.ndarray) -> np.ndarray:
         """(D K D + λI) U, shape (m, k)."""
         V = self.roots[:, None] * U
-        S = self.rows.matvec(V) + self.rows.shift @ V
+        S = self.rows.matvec(V) + dot(self.rows.shift, V)
         return self.roots[:, None] * S + self.ridge * U
 
     def residual(self, U: np.ndarray) -> np.ndarray:

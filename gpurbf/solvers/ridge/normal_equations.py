@@ -14,7 +14,7 @@ from gpurbf.layer import Layer
 from gpurbf.layer.backends.numba.gram import FEW, Grid
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.errors import OutOfRange
-from gpurbf.runtime.linalg import mirror
+from gpurbf.runtime.linalg import dot, mirror
 from gpurbf.runtime.memory import check_room
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited, parallel_rows, single_threaded_blas
@@ -43,8 +43,7 @@ class Equations(NamedTuple):
 
     def intercept(self, W: np.ndarray) -> np.ndarray:
         """b (k,) of weights W (m, k)."""
-        with single_threaded_blas():  # the last digits depend on BLAS's number of threads
-            return self.target_mean - self.mean @ W
+        return self.target_mean - dot(self.mean, W)
 
 
 class NormalEquations:

@@ -150,7 +150,9 @@ def test_where_memory_is_too_small_the_CPU_steps(what):
     assert "the GPU's memory budget does not hold all" in kernel.description
 
 
-def test_rounding_of_the_kernel_is_looked_after(small_sets):
+@pytest.mark.parametrize("largest_own_set", [8, 55])
+def test_rounding_of_the_kernel_is_looked_after(largest_own_set, small_sets, monkeypatch):
+    monkeypatch.setattr(binary, "MAX_SINGLE_SET", largest_own_set)
     K, starts = problem(sizes=(30, 25))
     solutions, kernel = solve(K, starts, 100.0, OnDevice, rounding=1e-4)
     assert_optimal(K, starts, 100.0, solutions, 1.5e-3)
