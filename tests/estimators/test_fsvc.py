@@ -10,7 +10,7 @@ from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs
 
-from gpurbf import FSVC, RBFLayer, solvers
+from gpurbf import FSVC, RBFLayer, config_context, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
 from gpurbf.fsvc.selection import MARGIN, SELECTIONS, Rule
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit, direct_distance
@@ -94,6 +94,21 @@ def test_blocks_and_chunks_of_centers_do_not_change_the_choice(cuts, selection, 
     for name, value in zip(names, cuts):
         monkeypatch.setattr(f"gpurbf.fsvc.selection.{name}", value)
     assert np.array_equal(model.fit(X, y).center_indices_, expected)
+
+
+def test_activations_among_candidates_keep_to_the_budget(monkeypatch):
+    made, activations = [], HiddenLayer.activations
+
+    def spied(self, *args):
+        made.append(activations(self, *args))
+        return made[-1]
+
+    model = ordered(radius=0.5)
+    expected = clone(model).fit(X, y).center_indices_
+    monkeypatch.setattr(HiddenLayer, "activations", spied)
+    with config_context(memory=0.2):
+        assert np.array_equal(model.fit(X, y).center_indices_, expected)
+    assert len(made) > 2 and max(K.nbytes for K in made) <= 0.2 * 2**20 / 4
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
