@@ -304,6 +304,14 @@ def test_the_center_rules_give_as_many_centers_as_asked(rule, n_centers):
     assert len(np.unique(layer.fit(X, y).center_indices_)) == n_centers
 
 
+@pytest.mark.parametrize("rule", ["fsvc", "fsvc-class"])
+def test_where_the_number_of_centers_jumps_others_are_added(rule):
+    pairs = np.add.outer(np.arange(30.0), [0, 1e-6]).reshape(-1, 1)  # a center for each, or both
+    layer = RBFLayer(44, centers=rule, backend="numpy", random_state=0).fit(pairs, np.zeros(60))
+    assert len(np.unique(layer.center_indices_)) == 44
+    assert len(np.unique(layer.center_indices_ // 2)) == 30
+
+
 def test_the_path_can_be_drawn():
     pytest.importorskip("matplotlib").use("agg")
     X, y = BLOBS
