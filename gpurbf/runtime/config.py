@@ -87,8 +87,8 @@ def config_context(**settings: Any) -> Iterator[None]:
     ...     pass
     """
     before = _settings.get()
-    set_config(**settings)
-    try:
+    try:  # first: an interrupt may come after any call
+        set_config(**settings)
         yield
     finally:
         _settings.set(before)

@@ -31,16 +31,18 @@ def without_collecting() -> Iterator[None]:
     no better: all objects are then young, and are examined twice.
     """
     collecting = gc.isenabled()
-    gc.disable()
-    try:
+    try:  # first: an interrupt may come after any call
+        gc.disable()
         yield
     finally:
         if collecting:
-            if gc.get_freeze_count() < _FEW:
-                # Move all objects to the oldest generation without examining them.
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
+            try:
+                if gc.get_freeze_count() < _FEW:
+                    # Move all objects to the oldest generation without examining them.
+                    gc.freeze()
+                    gc.unfreeze()
+            finally:
+                gc.enable()
 
 
 class lazy_module:

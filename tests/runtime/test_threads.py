@@ -304,8 +304,12 @@ def test_an_error_in_another_thread_ends_what_the_caller_does_and_an_interrupt_t
 
 INTERRUPTED = """
 import dis
+import gc
 import itertools
 import sys
+from gpurbf import config_context, get_config
+from gpurbf.runtime.errors import _quiet, quiet
+from gpurbf.runtime.lazy import without_collecting
 from gpurbf.runtime.threads import parallel_for
 from gpurbf.svm.pairs import Schedule
 
@@ -323,6 +327,12 @@ def pairs():
     parallel_for(work, 6)
     assert sorted(found) == list(range(6))
 
+def settings():
+    assert get_config() == before and not _quiet.get() and gc.isenabled()
+    with config_context(memory=7), quiet(), without_collecting():
+        pass
+
+before = get_config()
 LOOKS = "CALL", "JUMP_BACKWARD", "RESUME"  # where the interpreter looks for signals, at the end
 
 def interrupted(call, k):
@@ -348,7 +358,7 @@ def interrupted(call, k):
         last.clear()  # frames, and with them what was left in them
     return times >= k
 
-for call in (numbers, pairs):
+for call in (numbers, pairs, settings):
     for k in itertools.count(1):
         more = interrupted(call, k)
         call()
