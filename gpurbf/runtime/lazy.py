@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import importlib
+import logging  # noqa: F401  (see `_before_fork`)
 import os
+import sys
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
@@ -54,7 +56,8 @@ class lazy_module:
 
     def __getattr__(self, attribute: str) -> Any:
         if self._module is None:
-            self._module = importlib.import_module(self._name)
+            with _importing.held:
+                self._module = importlib.import_module(self._name)
         found = getattr(self._module, attribute)
         if is_recorded() and getattr(found, "targetoptions", {}).get("nogil"):
             # The kernel runs without Python's lock; profiles count that time apart.
@@ -77,13 +80,35 @@ class Lock:
         _locks.add(self)
 
 
+_importing = Lock()
+_forking = ExitStack()  # what a thread that forks holds meanwhile
+
+
+def _before_fork() -> None:
+    """Wait until no other thread imports or compiles: its locks would stay taken in the child.
+
+    Imports take Numba's lock, so that is the second here. Both take logging's, which waits for a
+    fork too; of functions called before a fork the last registered is the first, so logging must
+    have been imported.
+    """
+    _forking.enter_context(_importing.held)
+    numba_lock = sys.modules.get("numba.core.compiler_lock")
+    if compiling := getattr(numba_lock, "global_compiler_lock", None):
+        _forking.enter_context(compiling)
+
+
+def _end_fork() -> None:
+    _forking.pop_all().close()  # another thread may begin a fork at the last step
+
+
 def _after_fork() -> None:
+    _end_fork()
     for lock in _locks:
         lock.held = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_end_fork, after_in_child=_after_fork)
 
 
 class once(Generic[Value]):
