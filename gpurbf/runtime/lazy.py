@@ -21,6 +21,7 @@ Value = TypeVar("Value")
 # Some interpreters start with a few hundred objects that `gc.freeze` has set apart. If there are
 # more, the user has set objects apart, and `gc.unfreeze` must not bring them back.
 _FEW = 2000
+_paused = False  # whether a block has turned garbage collection off
 
 
 @contextmanager
@@ -32,8 +33,10 @@ def without_collecting() -> Iterator[None]:
     them: half of the time to a first fit, and a sixth of a compilation. A search soon afterwards is
     no better: all objects are then young, and are examined twice.
     """
+    global _paused
     collecting = gc.isenabled()
     try:  # first: an interrupt may come after any call
+        _paused |= collecting
         gc.disable()
         yield
     finally:
@@ -44,6 +47,7 @@ def without_collecting() -> Iterator[None]:
                     gc.freeze()
                     gc.unfreeze()
             finally:
+                _paused = False
                 gc.enable()
 
 
@@ -102,7 +106,11 @@ def _end_fork() -> None:
 
 
 def _after_fork() -> None:
+    global _paused
     _end_fork()
+    if _paused:  # maybe by a thread that the child does not have
+        _paused = False
+        gc.enable()
     for lock in _locks:
         lock.held = threading.RLock()
 

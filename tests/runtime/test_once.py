@@ -1,5 +1,6 @@
 """What is made once: by one thread, found unlocked, and by a child forked meanwhile too."""
 
+import gc
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba import microkernel_table
 from gpurbf.runtime.jit import caching
-from gpurbf.runtime.lazy import Lock, lazy_module, once
+from gpurbf.runtime.lazy import Lock, lazy_module, once, without_collecting
 
 
 def test_a_value_is_made_once_for_each_argument_whoever_asks():
@@ -90,6 +91,30 @@ def test_a_child_finds_locks_free_that_a_thread_of_its_parent_holds():
     finally:
         go_on.set()
         holder.join()
+
+
+@forks
+@pytest.mark.parametrize("on", [True, False])
+def test_a_child_collects_garbage_where_a_thread_of_its_parent_does_not_just_now(on):
+    go_on, began = threading.Event(), threading.Event()
+
+    def pause():
+        with without_collecting():
+            began.set()
+            assert go_on.wait(120)
+
+    pausing = threading.Thread(target=pause)
+    (gc.enable if on else gc.disable)()
+    try:
+        pausing.start()
+        assert began.wait(60)
+        assert exit_code_of_a_child(lambda: gc.isenabled() == on) == 0
+    finally:
+        go_on.set()
+        pausing.join()
+        after = gc.isenabled()
+        gc.enable()
+    assert after == on
 
 
 @forks
