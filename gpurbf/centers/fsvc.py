@@ -17,9 +17,10 @@ from gpurbf.layer.activation import Activation
 
 
 def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
-    """Take the centers of FSVC's pass over all samples, with a radius that gives n_centers.
+    """Take n_centers centers of FSVC's pass over all samples, with a radius that gives as many.
 
-    See :mod:`gpurbf.fsvc.selection` for the pass.
+    If no radius that was tried does, as the number jumps, other samples are added: the first of the
+    pass. See :mod:`gpurbf.fsvc.selection` for the pass.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def _by_count(
     precision: str,
     **context: Any,
 ) -> np.ndarray:
-    """Make passes over groups of samples; returns the first n_centers taken, as row numbers."""
+    """Make passes over groups of samples; returns n_centers row numbers, first those taken."""
     keys = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
     stream = order_of(keys, None, groups, drawn=True).stream
     warn_if_short(n_centers, len(stream))
@@ -106,4 +107,6 @@ def _by_count(
     some = some.toarray() if sp.issparse(some) else some
     D = np.array([direct_distance(x, some, activation.metric) for x in some])
     radius = find_radius(count, n_centers, most, typical_distance(D))
-    return np.sort(stream[np.isin(stream, found[radius])][:n_centers])
+    taken = np.isin(stream, found[radius])
+    # Others follow where the number of centers jumps, and there are fewer than asked.
+    return np.sort(np.append(stream[taken], stream[~taken])[:n_centers])

@@ -48,7 +48,7 @@ def read_ahead(X: Any, parts: Sequence[slice]) -> Iterator[tuple[slice, Any]]:
     """Each part and its rows of X, in order.
 
     While the caller works on a part of a mapped file, a thread reads the next one, so that no tile
-    waits for the disk.
+    waits for the disk. If no thread can be started, tiles do.
     """
     # Rows that are not contiguous in the file have pages between them that are not needed.
     ahead = len(parts) > 1 and on_disk(X) and X.flags.c_contiguous

@@ -125,8 +125,8 @@ class ChosenLayerMixin(FittedLayerMixin):
             _check_chosen(self.centers, C, *X.shape)
             if C.ndim == 1:
                 indices, C = C, X[C]
-            else:  # a copy: a rule may return a view of X
-                C = C.astype(np.float32 if X.dtype == np.float32 else C.dtype)
+            else:  # a copy: a rule may return a view of X; integers would have float32 values
+                C = C.astype(X.dtype if X.dtype.kind == "f" else C.dtype)
         C = with_room(C)
         layer = self._new_layer(C, activation, shared_quantizations(C, X, self.precision))
         warn_if_dense_takes_long(X, layer)

@@ -199,27 +199,35 @@ class Pass:
         while start < len(order) and len(self.indices) != self.max_centers:
             rows = order[start : start + length]
             block = X[rows].toarray() if sp.issparse(X) else X[rows]
-            n_candidates = self._decide(block, y[rows], places[rows], layers)
-            start += len(rows)
-            wanted = _CANDIDATES_PER_BLOCK * len(rows) / (n_candidates + 1)
+            decided, n_candidates = self._decide(block, y[rows], places[rows], layers)
+            start += decided
+            wanted = _CANDIDATES_PER_BLOCK * decided / (n_candidates + 1)
             length = int(np.clip(wanted, _MIN_BLOCK_ROWS, most))
 
     def _decide(
         self, block: np.ndarray, labels: np.ndarray, places: np.ndarray, layers: list[_SummedLayer]
-    ) -> int:
-        """Add the centers of one block; returns how many candidates it had."""
+    ) -> tuple[int, int]:
+        """Add the centers of a block, of its first rows only if it has too many candidates.
+
+        Returns how many rows were decided, and how many candidates the block had.
+        """
         doubt, samples = self._doubt(block), self.arithmetic.samples(block)
         A = self._activity(samples, doubt, layers)
         candidates = np.flatnonzero(A.sum(axis=1) < self.overlap + doubt)
-        if not len(candidates):
-            return 0
+        decided, n_candidates = len(block), len(candidates)
+        if not n_candidates:
+            return decided, 0
+        # Their mutual activations fill at most a quarter of the budget.
+        most = max(1, math.isqrt(working_bytes() // 4 // 8))
+        if n_candidates > most:
+            decided, candidates = int(candidates[most]), candidates[:most]
         rows, labels, samples = block[candidates], labels[candidates], samples[candidates]
         K = self.arithmetic.layer(samples, self.unit.activation()).activations(samples)
         taken = self._walk(A[candidates], K, rows, labels % self.n_classes, doubt)
         self.labels = np.append(self.labels, labels[taken])
         self.indices = np.append(self.indices, places[candidates][taken])
         self.centers = np.concatenate([self.centers, rows[taken]])
-        return len(candidates)
+        return decided, n_candidates
 
     def _activity(self, block: Samples, doubt: float, layers: list[_SummedLayer]) -> np.ndarray:
         """Activity (b, k) over the centers before the block; covered rows are dropped early."""

@@ -63,10 +63,19 @@ def set_config(**settings: Any) -> None:
         raise TypeError(f"backend must be 'auto' or a backend's name, got {backend!r}.")
     for name in ("memory", "gpu_memory"):
         value = settings.get(name, _DEFAULTS[name])
-        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if value != _DEFAULTS[name] and (not number or not 0 < value < math.inf):
+        if value != _DEFAULTS[name] and not _is_megabytes(value):
             raise ValueError(f"{name} must be a finite number of megabytes > 0, got {value!r}.")
     _settings.set(_settings.get() | settings)
+
+
+def _is_megabytes(value: Any) -> bool:
+    """Whether a value is a positive number of megabytes whose bytes float64 holds."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return 0 < 2**20 * float(value) < math.inf
+    except OverflowError:
+        return False
 
 
 @contextmanager
@@ -87,8 +96,8 @@ def config_context(**settings: Any) -> Iterator[None]:
     ...     pass
     """
     before = _settings.get()
-    set_config(**settings)
-    try:
+    try:  # first: an interrupt may come after any call
+        set_config(**settings)
         yield
     finally:
         _settings.set(before)

@@ -30,9 +30,11 @@ def _arm_features() -> set[str]:
         word.restype, word.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
         return {name for name, (place, bit) in _ARM_BITS.items() if word(place) >> bit & 1}
     if platform.system() == "Darwin":
-        done = subprocess.run(["sysctl", *_ARM_NAMES], capture_output=True, text=True, check=False)
-        names = {line.partition(":")[0] for line in done.stdout.splitlines() if line.endswith("1")}
-        return {_ARM_NAMES[name] for name in names}
+        call = "/usr/sbin/sysctl", *_ARM_NAMES  # its folder may not be on PATH
+        with suppress(OSError):
+            said = subprocess.run(call, capture_output=True, text=True, check=False).stdout
+            names = {line.partition(":")[0] for line in said.splitlines() if line.endswith("1")}
+            return {_ARM_NAMES[name] for name in names}
     return set()
 
 

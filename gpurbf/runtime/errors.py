@@ -39,11 +39,12 @@ def quiet() -> Iterator[None]:
 
     Python's own `warnings` would suppress those of all threads.
     """
-    token = _quiet.set(True)
-    try:
+    before = _quiet.get()
+    try:  # first: an interrupt may come after any call
+        _quiet.set(True)
         yield
     finally:
-        _quiet.reset(token)
+        _quiet.set(before)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

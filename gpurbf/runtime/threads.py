@@ -258,13 +258,19 @@ class Call:
             self._over.acquire(timeout=AGAIN)
 
 
-def start(call: Call) -> Call:
-    """Have another thread make the call, an idle one or a new one; returns the call."""
+def start(call: Call) -> Call | None:
+    """Have another thread make the call, an idle one or a new one.
+
+    Returns the call; None if there is no such thread, as the system starts no more.
+    """
     try:
         queue = _idle.pop()
     except IndexError:
         queue = SimpleQueue()
-        _thread.start_new_thread(_serve, (queue,))
+        try:
+            _thread.start_new_thread(_serve, (queue,))
+        except RuntimeError:
+            return None
     call.queue = queue
     queue.put(call)
     return call
@@ -322,8 +328,8 @@ def parallel_for(
         try:
             for _ in range(2):
                 left = given + 1 < n_items and not stopped
-                if left and (call := next(waiting, None)) is not None:
-                    start(call)
+                if left and (call := next(waiting, None)) is not None and not start(call):
+                    claim.free()
             if section is None:
                 work()
             else:

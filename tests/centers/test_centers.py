@@ -161,6 +161,16 @@ def test_rules_by_class_ask_for_labels_or_do_without():
     assert np.array_equal(draw("stratified", X, None, 10), draw("random", X, None, 10))
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
+def test_integer_points_of_a_rule_change_no_precision(monkeypatch, dtype):
+    A = X[:60, 20:23] if dtype is np.uint8 else 1e3 * np.sqrt(2) * X[:60, 20:23]
+    A, points, found = A.astype(dtype), A[:9].astype(np.int64), []
+    for C in (points, points.astype(dtype)):
+        monkeypatch.setitem(CENTERS, "mine", lambda X, y, n_centers, C=C, **context: C)
+        found.append(RBFLayer(9, centers="mine", backend="numpy").fit_transform(A))
+    np.testing.assert_array_equal(*found, strict=True)
+
+
 @pytest.mark.parametrize(
     "made", [[0, 1], np.empty(0, int), np.array([-1, 2]), np.array([0, 60]), np.arange(60) < 9,
              np.ones((3, 7)), np.full((3, 3), np.nan)],

@@ -262,7 +262,7 @@ def test_invalid_class_weights_are_named(model, factor):
 @pytest.mark.parametrize("name", ["memory", "gpu_memory"])
 def test_invalid_settings_are_named(name):
     no_limit = [None] * (name == "memory")  # which the memory of a GPU may have
-    for value in ("a", 0, -1, np.nan, np.inf, True, [256], *no_limit):
+    for value in ("a", 0, -1, np.nan, np.inf, 1e305, 10**400, True, [256], *no_limit):
         with (
             pytest.raises(ValueError, match=f"^{name} must be "),
             gpurbf.config_context(**{name: value}),

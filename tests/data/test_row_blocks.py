@@ -1,5 +1,6 @@
 """Data in a mapped file: the same answers, within the budget, the next part read meanwhile."""
 
+import _thread
 import threading
 import time
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ from callers import layer_of
 from gpurbf import RBFClassifier, config_context
 from gpurbf.data import row_blocks
 from gpurbf.data.row_blocks import on_disk, read_ahead, split
+from gpurbf.runtime import threads
 from gpurbf.runtime.threads import start
 
 
@@ -90,6 +92,14 @@ def test_only_large_parts_of_a_file_are_read_ahead(stored, monkeypatch):
         monkeypatch.setattr(row_blocks, "_LEAST_BYTES", least)
         assert len(list(read_ahead(X, parts))) == 2
         assert begin.call_count == n_begun
+
+
+def test_where_no_thread_can_be_started_parts_are_read_when_they_are_used(stored, monkeypatch):
+    monkeypatch.setattr(row_blocks, "start", start)
+    monkeypatch.setattr(threads, "_idle", [])
+    monkeypatch.setattr(_thread, "start_new_thread", Mock(side_effect=RuntimeError("no more")))
+    found = [X for _, X in read_ahead(stored, [slice(0, 9), slice(9, 18), slice(18, 30)])]
+    np.testing.assert_array_equal(np.concatenate(found), stored[:30])
 
 
 def test_an_error_of_the_reader_is_raised_where_its_part_is_due(stored, monkeypatch):

@@ -10,7 +10,7 @@ from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs
 
-from gpurbf import FSVC, RBFLayer, solvers
+from gpurbf import FSVC, RBFLayer, config_context, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
 from gpurbf.fsvc.selection import MARGIN, SELECTIONS, Rule
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit, direct_distance
@@ -94,6 +94,21 @@ def test_blocks_and_chunks_of_centers_do_not_change_the_choice(cuts, selection, 
     for name, value in zip(names, cuts):
         monkeypatch.setattr(f"gpurbf.fsvc.selection.{name}", value)
     assert np.array_equal(model.fit(X, y).center_indices_, expected)
+
+
+def test_activations_among_candidates_keep_to_the_budget(monkeypatch):
+    made, activations = [], HiddenLayer.activations
+
+    def spied(self, *args):
+        made.append(activations(self, *args))
+        return made[-1]
+
+    model = ordered(radius=0.5)
+    expected = clone(model).fit(X, y).center_indices_
+    monkeypatch.setattr(HiddenLayer, "activations", spied)
+    with config_context(memory=0.2):
+        assert np.array_equal(model.fit(X, y).center_indices_, expected)
+    assert len(made) > 2 and max(K.nbytes for K in made) <= 0.2 * 2**20 / 4
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
@@ -304,6 +319,14 @@ def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples(
 def test_the_center_rules_give_as_many_centers_as_asked(rule, n_centers):
     layer = RBFLayer(n_centers, centers=rule, kernel="laplacian", backend="numpy", random_state=0)
     assert len(np.unique(layer.fit(X, y).center_indices_)) == n_centers
+
+
+@pytest.mark.parametrize("rule", ["fsvc", "fsvc-class"])
+def test_where_the_number_of_centers_jumps_others_are_added(rule):
+    pairs = np.add.outer(np.arange(30.0), [0, 1e-6]).reshape(-1, 1)  # a center for each, or both
+    layer = RBFLayer(44, centers=rule, backend="numpy", random_state=0).fit(pairs, np.zeros(60))
+    assert len(np.unique(layer.center_indices_)) == 44
+    assert len(np.unique(layer.center_indices_ // 2)) == 30
 
 
 def test_the_path_can_be_drawn():

@@ -1,5 +1,6 @@
 """What is made once: by one thread, found unlocked, and by a child forked meanwhile too."""
 
+import gc
 import sys
 import threading
 import time
@@ -8,11 +9,12 @@ from functools import partial
 
 import pytest
 from callers import exit_code_of_a_child, forks, run_threads
+from numba.core.compiler_lock import global_compiler_lock
 
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba import microkernel_table
 from gpurbf.runtime.jit import caching
-from gpurbf.runtime.lazy import Lock, once
+from gpurbf.runtime.lazy import Lock, lazy_module, once, without_collecting
 
 
 def test_a_value_is_made_once_for_each_argument_whoever_asks():
@@ -89,6 +91,55 @@ def test_a_child_finds_locks_free_that_a_thread_of_its_parent_holds():
     finally:
         go_on.set()
         holder.join()
+
+
+@forks
+@pytest.mark.parametrize("on", [True, False])
+def test_a_child_collects_garbage_where_a_thread_of_its_parent_does_not_just_now(on):
+    go_on, began = threading.Event(), threading.Event()
+
+    def pause():
+        with without_collecting():
+            began.set()
+            assert go_on.wait(120)
+
+    pausing = threading.Thread(target=pause)
+    (gc.enable if on else gc.disable)()
+    try:
+        pausing.start()
+        assert began.wait(60)
+        assert exit_code_of_a_child(lambda: gc.isenabled() == on) == 0
+    finally:
+        go_on.set()
+        pausing.join()
+        after = gc.isenabled()
+        gc.enable()
+    assert after == on
+
+
+@forks
+@pytest.mark.parametrize("what", ["import", "compilation"])
+def test_a_fork_waits_for_what_another_thread_imports_or_compiles(monkeypatch, tmp_path, what):
+    """Python's and Numba's locks would be taken in the child for ever."""
+    (tmp_path / "slow_module.py").write_text("import time; time.sleep(0.2); made = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    module, compiling = lazy_module("slow_module"), threading.Event()
+
+    def compiles():
+        with global_compiler_lock:
+            compiling.set()
+            time.sleep(0.2)
+        return True
+
+    makes, began = (lambda: module.made), (lambda: "slow_module" in sys.modules)
+    if what == "compilation":
+        makes, began = compiles, compiling.is_set
+    maker = threading.Thread(target=makes)
+    maker.start()
+    while not began():
+        time.sleep(0.001)
+    assert exit_code_of_a_child(makes) == 0
+    maker.join()
 
 
 def test_the_package_has_no_locks_that_a_fork_may_leave_taken():

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from unittest.mock import Mock
 
 import joblib
 import numba
@@ -68,10 +69,19 @@ def test_a_helper_that_begins_when_the_section_is_over_frees_nobody(cores):
     assert claim.held == 0 and all(limit.helpers == 0 for limit in claim.limits)
 
 
+def test_where_no_thread_can_be_started_the_caller_does_everything(cores, monkeypatch):
+    done, here = [], threading.get_ident()
+    monkeypatch.setattr(threads, "_idle", [])
+    monkeypatch.setattr(_thread, "start_new_thread", Mock(side_effect=RuntimeError("no more")))
+    threads.parallel_for(lambda i: done.append((i, threading.get_ident())), 20)
+    assert done == [(i, here) for i in range(20)]
+    assert not threads._callers and not threads._limits.get()
+
+
 def test_nobody_is_woken_for_a_section_that_is_over(cores, monkeypatch):
     woken = []
     with monkeypatch.context() as patch:
-        patch.setattr(threads, "start", woken.append)  # and they sleep on
+        patch.setattr(threads, "start", lambda call: woken.append(call) or call)  # they sleep on
         threads.parallel_for(lambda i: None, 100)
     assert len(woken) == 2
     with threads._claimed(99) as claim:  # those that were not needed are free again
@@ -304,8 +314,12 @@ def test_an_error_in_another_thread_ends_what_the_caller_does_and_an_interrupt_t
 
 INTERRUPTED = """
 import dis
+import gc
 import itertools
 import sys
+from gpurbf import config_context, get_config
+from gpurbf.runtime.errors import _quiet, quiet
+from gpurbf.runtime.lazy import without_collecting
 from gpurbf.runtime.threads import parallel_for
 from gpurbf.svm.pairs import Schedule
 
@@ -323,6 +337,12 @@ def pairs():
     parallel_for(work, 6)
     assert sorted(found) == list(range(6))
 
+def settings():
+    assert get_config() == before and not _quiet.get() and gc.isenabled()
+    with config_context(memory=7), quiet(), without_collecting():
+        pass
+
+before = get_config()
 LOOKS = "CALL", "JUMP_BACKWARD", "RESUME"  # where the interpreter looks for signals, at the end
 
 def interrupted(call, k):
@@ -348,7 +368,7 @@ def interrupted(call, k):
         last.clear()  # frames, and with them what was left in them
     return times >= k
 
-for call in (numbers, pairs):
+for call in (numbers, pairs, settings):
     for k in itertools.count(1):
         more = interrupted(call, k)
         call()

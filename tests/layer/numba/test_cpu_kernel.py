@@ -2,6 +2,7 @@
 
 import subprocess
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -75,6 +76,9 @@ def test_linux_tells_in_bits_what_an_arm_cpu_has(monkeypatch, features):
 def test_macos_tells_in_names_what_an_arm_cpu_has(monkeypatch):
     said = "hw.optional.neon: 1\nhw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_I8MM: 0\n"
     on_arm(monkeypatch, "Darwin")
-    done = subprocess.CompletedProcess("sysctl", 1, said)
-    monkeypatch.setattr(cpu.subprocess, "run", lambda *args, **kwargs: done)
+    run = Mock(return_value=subprocess.CompletedProcess("sysctl", 1, said))
+    monkeypatch.setattr(cpu.subprocess, "run", run)
     assert cpu.cpu_features.__wrapped__() == {"neon", "dotprod"}
+    assert run.call_args.args[0][0].startswith("/")  # PATH may lack its folder
+    run.side_effect = FileNotFoundError
+    assert cpu.cpu_features.__wrapped__() == set()

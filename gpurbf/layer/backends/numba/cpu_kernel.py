@@ -25,11 +25,11 @@ class CpuKernel(NamedTuple):
     features: str  # features of the CPU that it needs
 
 
-_AVX512 = "avx512f avx512bw avx512vl avx512dq"
+_AVX512 = "avx512vnni avx512f avx512bw avx512vl avx512dq"
 # In order of preference.
 KERNELS = {
     "amx": CpuKernel("AMX", "avx512", "avx512vnni", f"amx-int8 amx-tile {_AVX512}"),
-    "avx512vnni": CpuKernel("AVX-512 VNNI", "avx512", "avx512vnni", f"avx512vnni {_AVX512}"),
+    "avx512vnni": CpuKernel("AVX-512 VNNI", "avx512", "avx512vnni", _AVX512),
     "avxvnni": CpuKernel("AVX-VNNI", "avx2", "avxvnni", "avxvnni avx2 fma"),
     "avx2": CpuKernel("AVX2", "avx2", "avx2", "avx2 fma"),
     "i8mm": CpuKernel("ARM I8MM", "neon", "neon", "i8mm dotprod neon"),

@@ -282,6 +282,8 @@ def pack_groups(groups, multiple):
     blocks, segments, columns = [np.empty(0)], [], [np.empty(0, np.intp)]
     place = column = 0
     for begin, V, own in groups:
+        if not len(V):
+            continue
         end = begin + len(V)
         low, high = begin // PARTS * PARTS, -(-end // PARTS) * PARTS
         padded = np.zeros((-(-len(own) // multiple) * multiple, high - low))
