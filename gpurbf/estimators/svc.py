@@ -88,6 +88,8 @@ _NAMED = 5
 _STUCK = (
     "steps are too small for float64: kernel values differ too much in size, or tol is too small"
 )
+# More memory than there is, whose bytes are a number that arithmetic can hold.
+_MOST_MEGABYTES = 2**40
 # Minimum memory for a pair: its problem, its solution and its names.
 _BYTES_PER_PAIR = 500
 # Memory for each output of a block; its least number of samples, however many outputs they have.
@@ -416,7 +418,7 @@ class SVC(
             precision=self.precision,
             tol=self._tol,
             max_iter=self.max_iter,
-            cache_bytes=2**20 * float(self.cache_size),
+            cache_bytes=2**20 * float(min(self.cache_size, _MOST_MEGABYTES)),
             **options,
         )
 

@@ -23,7 +23,7 @@ working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 # steps of a call, samples that may still move go on alone if they are at most this part of all.
 MAX_SINGLE_SET, _MAX_UNSETTLED_PART = 2048, 0.6
 # Samples of a working set: a twelfth of all, within these limits. Smaller sets need more rounds,
-# and blocks of larger sets cost more than the rows that they save (docs/svc.md).
+# and blocks of larger sets cost more than the rows that they save (docs/notes/svc.md).
 WORKING_SET_LIMITS = 512, 2048
 _SAMPLES_PER_MEMBER = 12
 # f is evaluated again, in float64, if four standard deviations of its rounding error are more than

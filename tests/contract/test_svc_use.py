@@ -50,6 +50,11 @@ def test_warning_names_the_limit_of_steps_only_where_it_was_reached():
         assert (model.n_iter_[0] == 5) == (limit == 5)
 
 
+def test_a_cache_may_be_larger_than_any_memory():
+    models = [SVC(cache_size=size).fit(X, y) for size in (1e303, 200)]
+    np.testing.assert_array_equal(*(model.dual_coef_ for model in models))
+
+
 @pytest.mark.parametrize("steps", [2**31 - 1, 2**31])
 def test_any_number_of_steps_is_reported(steps, monkeypatch):
     end = PairsSolver._end

@@ -126,7 +126,7 @@ class NormalEquations:
         coarse : bool
         """
         m, n = len(self.G), float(self.weight)
-        if not (self.alpha and n and len(self.G)):
+        if not (self.alpha and n and m):
             return False
         with self.allocator():
             diagonal, sums = to_host(self.G.diagonal()), to_host(self.B[:, -1])
