@@ -182,7 +182,7 @@ class Nystrom:
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
-        Y = self._in_basis(self.rows.matvec(V * self.roots[:, None]))
+        Y = solve_triangular(self.L, self.rows.matvec(V * self.roots[:, None]), lower=True)
         return V / self.rest + self._from_basis(Y)
 
     def without(self, some: np.ndarray, V: np.ndarray) -> tuple[Nystrom, np.ndarray]:
@@ -192,7 +192,7 @@ class Nystrom:
         P⁻¹. The V nearest to the given one, in the norm Vᵀ P V, is V - P⁻¹ C⁻¹ V.
         """
         ((_, E),) = self.rows.blocks
-        Y = self._in_basis(E[:, some] * self.roots[some])
+        Y = solve_triangular(self.L, E[:, some] * self.roots[some], lower=True)
         spread = self.middle @ Y
         C = Y.T @ spread
         C[np.diag_indices(len(some))] += 1 / self.rest
@@ -207,9 +207,6 @@ class Nystrom:
         """U ((B + λI)⁻¹ - I / τ) Y, shape (m, k)."""
         Y = solve_triangular(self.L, self.middle @ Y, lower=True, trans=1)
         return self.rows.rmatvec(Y) * self.roots[:, None]
-
-    def _in_basis(self, Y: np.ndarray) -> np.ndarray:
-        return solve_triangular(self.L, Y, lower=True)
 
 
 def _orthogonal(E: np.ndarray, roots: np.ndarray) -> np.ndarray:
