@@ -6,7 +6,7 @@ layer is gaussian, H is returned, and the data are integers, so that every way c
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -210,7 +210,6 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
     report.figure("paper-backends", "Synapse time of every way on the same layer", plot)
 
 
-@cache
 def tiles_to_try(name: str) -> tuple[Tile, ...]:
     """The tiles that are compared with a backend's own."""
     if name == "numba-cuda":  # those of all products
