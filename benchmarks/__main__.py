@@ -61,7 +61,7 @@ def _run(argv: list[str]) -> None:
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a single benchmark."""
-    parser.add_argument("name", choices=list(BENCHMARKS))
+    parser.add_argument("name", choices=BENCHMARKS)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
     parser.add_argument(
         "--out",

@@ -64,9 +64,9 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
 def _cluster(n_workers: int, **options: Any) -> Iterator[Client]:
     """Workers of one thread each, in processes of their own."""
     quiet = {"dashboard_address": ":0", "silence_logs": "ERROR"}
-    with LocalCluster(n_workers, threads_per_worker=1, **quiet, **options) as cluster:
-        with Client(cluster) as client:
-            yield client
+    cluster = LocalCluster(n_workers, threads_per_worker=1, **quiet, **options)
+    with cluster, Client(cluster) as client:
+        yield client
 
 
 def _spread(client: Client, images: datasets.Images, chunk: int) -> tuple[list[Any], list[Any]]:
@@ -229,10 +229,6 @@ def _block(path: Path, i: int, shape: tuple[int, int]) -> np.ndarray:
     )
 
 
-def _peak() -> float | None:
-    return megabytes("VmHWM")
-
-
 def _on_disk(report: Report, plan: Plan, images: datasets.Images, client: Client) -> None:
     copies = max(2, -(-int(plan.gigabytes * 1e9) // images.X_train.nbytes))
     local = gpurbf.RBFClassifier(plan.centers_on_disk, random_state=0)
@@ -248,7 +244,7 @@ def _on_disk(report: Report, plan: Plan, images: datasets.Images, client: Client
         y = [delayed(images.y_train)] * copies
         model = _twin(local, client)
         seconds = once(model.fit, X, y)
-        peaks = [peak for peak in client.run(_peak).values() if peak is not None]
+        peaks = [peak for peak in client.run(megabytes, "VmHWM").values() if peak is not None]
     if not np.array_equal(model.centers_, local.centers_):
         raise AssertionError("other centers from the file than from the images it repeats")
     ours, theirs = (m.score(images.X_test, images.y_test) for m in (model.to_local(), local))

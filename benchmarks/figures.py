@@ -135,12 +135,9 @@ def named_lines(
         ends[name] = list(series.items())[-1]
         colour[name] = colours.get(name) or colours.get(_kind(name), _GREY)
         mark = _MARKS.get(_kind(name), "o" if name in colours else "")
-        style = {
-            "color": colour[name],
-            "marker": mark,
-            "ls": "--" if name.startswith(_GPUS) else "-",
-        }
-        axis.plot(list(series), list(series.values()), ms=4, **style)
+        line = "--" if name.startswith(_GPUS) else "-"
+        style = {"color": colour[name], "marker": mark, "ms": 4}
+        axis.plot(list(series), list(series.values()), ls=line, **style)
     everything = [value for series in found.values() for value in series.values()]
     gap = 0.045 * np.log(max(everything) / min(everything) + 1e-9)
     height = -np.inf

@@ -16,7 +16,6 @@ from benchmarks.peak_gpu import event_seconds, limits
 from benchmarks.report import Report
 from gpurbf import FSVC, SVC, RBFClassifier
 from gpurbf.cli import classify
-from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import GPUS, Backend, best_on_host, get_backend
 from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.linalg import cholesky
@@ -41,8 +40,7 @@ class Bench(NamedTuple):
 
     def layer(self, name: str, precision: str, C: np.ndarray) -> HiddenLayer:
         """The gaussian layer of a backend, which is right or wrong."""
-        activation = Activation("euclidean", "gaussian", ways.gamma(C))
-        return HiddenLayer(C, activation, backend=(self.backends[name], name), precision=precision)
+        return ways.layer(C, (self.backends[name], name), precision)
 
     def layers(self, C: np.ndarray) -> dict[str, HiddenLayer]:
         """Layers by backend and precision."""

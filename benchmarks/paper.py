@@ -6,7 +6,7 @@ layer is gaussian, H is returned, and the data are integers, so that every way c
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -62,18 +62,13 @@ def synapse_times(
     for name, evaluate in evaluations.items():
         evaluate()  # compile, pack the centers
         counts[name] = max(1, round(_LEAST / max(once(evaluate), 1e-7)))
-        repeated[name] = partial(_repeat, evaluate, counts[name])
+        repeated[name] = partial(_run_all, [evaluate] * counts[name])
     # No rest between so many short rounds: --quick would take three minutes instead of one.
     times = in_turn(repeated, rounds, warm_up=False, rest=False)
     return {
         name: Times(*(1e9 * seconds / (counts[name] * work) for seconds in times[name]))
         for name in evaluations
     }
-
-
-def _repeat(evaluate: Evaluation, count: int) -> None:
-    for _ in range(count):
-        evaluate()
 
 
 def number(value: float) -> str:
@@ -215,7 +210,6 @@ def _on_one_layer(report: Report, sizes: Sizes) -> None:
     report.figure("paper-backends", "Synapse time of every way on the same layer", plot)
 
 
-@cache
 def tiles_to_try(name: str) -> tuple[Tile, ...]:
     """The tiles that are compared with a backend's own."""
     if name == "numba-cuda":  # those of all products

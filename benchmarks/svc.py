@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -55,10 +56,8 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
 def peers() -> dict[str, Any]:
     """The classes to compare with: scikit-learn's, scikit-learn-intelex's if it is installed."""
     found = {"scikit-learn": svm.SVC}
-    try:
+    with contextlib.suppress(ImportError):
         found["scikit-learn-intelex"] = importlib.import_module("sklearnex.svm").SVC
-    except ImportError:
-        pass
     return found
 
 
@@ -72,17 +71,14 @@ def objectives(model: Any, X: np.ndarray) -> np.ndarray:
     n, V, coef = model.n_support_, X[model.support_], model.dual_coef_
     coef = coef.toarray() if sp.issparse(coef) else coef
     options = {"gamma": model._gamma, "coef0": model.coef0, "degree": model.degree}
-    if model.kernel == "linear":
-        options = {}
-    elif model.kernel == "rbf":
-        options = {"gamma": model._gamma}
+    kernel = functools.partial(pairwise_kernels, metric=model.kernel, filter_params=True, **options)
     ends = np.cumsum(n)
     parts = [np.arange(end - size, end) for end, size in zip(ends, n)]
     found = []
     for a, b in combinations(range(len(n)), 2):
         members = np.r_[parts[a], parts[b]]
         beta = np.r_[coef[b - 1, parts[a]], coef[a, parts[b]]]
-        K = pairwise_kernels(V[members[beta != 0]], metric=model.kernel, **options)
+        K = kernel(V[members[beta != 0]])
         beta = beta[beta != 0]
         found.append(beta @ K @ beta / 2 - np.abs(beta).sum())
     return np.array(found)

@@ -53,7 +53,7 @@ def one_thread_a_pair(X: Any, C: Any, gamma: float, out: Any, block: int = 16) -
 
 
 def layer(
-    C: np.ndarray, backend: str = "auto", precision: str = "auto", scale: float | None = None
+    C: np.ndarray, backend: Any = "auto", precision: str = "auto", scale: float | None = None
 ) -> HiddenLayer:
     """The gaussian layer of a gamma (by default `gamma`), in the arithmetic that is named."""
     activation = Activation("euclidean", "gaussian", gamma(C) if scale is None else scale)

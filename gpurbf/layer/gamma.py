@@ -160,10 +160,8 @@ def _sums_of_rows(
             np.square(values, out=values).sum(axis=1, out=own[1])
 
     parallel_rows(tile, X.shape[0], n_rows)
-    found = np.empty(3, object)
-    found[0] = X.shape[0] if weights is None else exact_sum(weights)
-    found[1], found[2] = (exact_sum(own, weights) for own in sums)
-    return found
+    mass = X.shape[0] if weights is None else exact_sum(weights)
+    return np.array([mass, *(exact_sum(own, weights) for own in sums)], object)
 
 
 # The first pass of gamma="scale" over all rows, see `over_rows`.

@@ -127,8 +127,7 @@ def factorize(panels: Sequence[np.ndarray]) -> None:
     def finish_rows(j: int, i: int) -> None:
         """Solve for rows i … of panel j, whose diagonal is finished."""
         P, n = panels[j], min(_ROWS, len(panels[j]) - i)
-        rule = b"R", b"L", b"T", b"N", n, P.shape[1], 1.0
-        blas("trsm", *rule, P, _apart(P), P[i:], _apart(P))
+        blas("trsm", b"R", b"L", b"T", b"N", n, P.shape[1], 1.0, P, _apart(P), P[i:], _apart(P))
 
     def subtract(j: int, later: int, i: int) -> None:
         """Subtract from rows i … of a later panel the products of panel j, which is finished."""

@@ -187,8 +187,7 @@ class _Section(list[Trace]):
 
 def count(*, operations: float = 0, kind: str = "", nbytes: float = 0) -> None:
     """Count, for the innermost open stage, operations of a kind and bytes that went in or out."""
-    account = _local.account
-    if account is not None:
+    if (account := _local.account) is not None:
         _, entry = account.open[-1]
         entry.nbytes += nbytes
         if operations:

@@ -378,8 +378,7 @@ class BinarySolver:
             left = int(min(call, last - self.steps))
             with stage("output training", "inner steps"):
                 done, violation, stuck = smo_kernels.solve_block(rows, numbers, goal, left)
-                operations = OPERATIONS_PER_VALUE * done * n
-                count(operations=operations, kind="float64", nbytes=K.nbytes)
+                count(operations=OPERATIONS_PER_VALUE * done * n, kind="float64", nbytes=K.nbytes)
             self.steps, since = self.steps + done, since + done
             if violation != violation:
                 raise OutOfRange("kernel values")

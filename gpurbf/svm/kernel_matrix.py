@@ -315,17 +315,16 @@ class KernelRows:
         parallel_rows(keep, len(H), _KEPT_ROWS)
 
     def _copied(self, layer: Any, samples: np.ndarray, out: Any, places: np.ndarray | None) -> None:
-        """Evaluate a layer for samples that are copied first, a few at a time."""
+        """Evaluate a layer for samples, copied first; a few at a time for scattered rows."""
         if places is not None and (np.diff(places) == 1).all():
             out, places = out[places[0] : places[-1] + 1], None
-        rows = max(1, len(samples)) if places is None else _COPIED_ROWS
-        for start in range(0, len(samples), rows):
-            part = samples[start : start + rows]
-            if places is None:
-                layer.activations(self.gathered(part), out)
-            else:
-                H = layer.activations(self.gathered(part))
-                out[self.xp.asarray(places[start : start + rows])] = self.xp.asarray(H)
+        if places is None:
+            layer.activations(self.gathered(samples), out)
+            return
+        for start in range(0, len(samples), _COPIED_ROWS):
+            rows = slice(start, start + _COPIED_ROWS)
+            H = layer.activations(self.gathered(samples[rows]))
+            out[self.xp.asarray(places[rows])] = self.xp.asarray(H)
 
 
 def subtract_rows(

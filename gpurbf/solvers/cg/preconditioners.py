@@ -199,7 +199,7 @@ class Nystrom:
 
     def solve(self, V: np.ndarray) -> np.ndarray:
         """P⁻¹ V, shape (m, k)."""
-        Y = self._in_basis(self.rows.matvec(V * self.roots[:, None]))
+        Y = solve_triangular(self.L, self.rows.matvec(V * self.roots[:, None]))
         return V / self.rest + self._from_basis(Y)
 
     def without(self, some: np.ndarray, V: np.ndarray) -> tuple[Nystrom, np.ndarray]:
@@ -209,7 +209,7 @@ class Nystrom:
         P⁻¹. The V nearest to the given one, in the norm Vᵀ P V, is V - P⁻¹ C⁻¹ V.
         """
         ((_, E),) = self.rows.blocks
-        Y = self._in_basis(E[:, some] * self.roots[some])
+        Y = solve_triangular(self.L, E[:, some] * self.roots[some])
         spread = product(self.middle, Y)
         C = product(Y.T, spread)
         C[np.diag_indices(len(some))] += 1 / self.rest
@@ -225,9 +225,6 @@ class Nystrom:
         """U ((B + λI)⁻¹ - I / τ) Y, shape (m, k)."""
         Y = solve_triangular(self.L, product(self.middle, Y), trans=1)
         return self.rows.rmatvec(Y) * self.roots[:, None]
-
-    def _in_basis(self, Y: np.ndarray) -> np.ndarray:
-        return solve_triangular(self.L, Y)
 
 
 def _orthogonal(E: np.ndarray, roots: np.ndarray) -> np.ndarray:

@@ -69,8 +69,7 @@ def choose_kernel() -> tuple[str, str]:
         if why := missing(forced):
             raise BackendUnavailable(f"{VARIABLE}={forced} cannot run here: {why}.")
         return forced, f"{VARIABLE}={forced}"
-    best = next(name for name in KERNELS if missing(name) is None)
-    return best, ""
+    return next(name for name in KERNELS if missing(name) is None), ""
 
 
 def kernel_for(task: str, dtype: Any, kernel: str) -> str:

@@ -131,8 +131,6 @@ def add_rounded(
     """
     G, B, mean = sums
     N, (m, k) = len(T), B.shape
-    if not m:
-        return
     roots = np.ones(N) if weights is None else np.sqrt(weights)
     factors, target_factors = roots / grid.step, (roots / grid.target_step)[:, None]
     halves, late = _halves(T, target_factors)
