@@ -106,8 +106,9 @@ class Distinct(NamedTuple):
     """Distinct rows by hash: the hash, first index, class and total weight of each.
 
     The same row in two classes counts as two rows, unless classes do not matter: then ``labels`` is
-    None. ``totals`` sum weights rounded to 24 bits, so they do not depend on the order. ``mass``
-    sums the weights themselves, so its last bits depend on the order.
+    None. ``totals`` sum weights rounded to 24 bits, so they do not depend on the order where
+    a row's total is below 2**29 times its least weight. ``mass`` sums the weights themselves, so
+    its last bits depend on the order.
     """
 
     hashes: np.ndarray
@@ -193,7 +194,7 @@ class Race:
             hashes = leads << np.uint64(48) | hashes >> np.uint64(16)
         mass = totals = np.ones(len(hashes))
         if weights is not None:
-            # With 24 bits each, sums are exact.
+            # With 24 bits each, sums are exact where `Distinct` says so.
             mantissas, exponents = np.frexp(weights)
             mass, totals = weights, np.ldexp(np.rint(np.ldexp(mantissas, 24)), exponents - 24)
         labels = y if self.by_class else None

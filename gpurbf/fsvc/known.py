@@ -41,12 +41,13 @@ class Sample(NamedTuple):
 
 
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
-    """Draw the sample of a radius search from the distinct rows of X, within the memory budget."""
+    """Draw the sample of a radius search from the distinct rows of X, by the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
     # The scale of weights decides nothing; a first batch may have none.
     labels, w = y[stream], order.weights / (order.weights.max() or 1.0)
     held = held_out(keys, labels, w)
-    # Half the budget is for distances. Samples with the smallest keys are taken, in stream order.
+    # D takes half the budget, in float64 all of it, and D_valid a quarter as much. Samples with the
+    # smallest keys are taken, in stream order.
     S = max(20, int(math.sqrt(working_bytes() / 2 / 4)))  # 20 however little it is
 
     def part(mask: np.ndarray, size: int) -> np.ndarray:

@@ -31,7 +31,7 @@ _ROWS, _COLUMNS, _NUMBERS_SOLVED, _COLUMNS_SOLVED = 512, 256, 512 * 768, 96
 
 
 def cholesky(A: Any) -> Any:
-    """The lower L with L Lᵀ = A, for a float64 A (m, m) of NumPy or CuPy.
+    """The lower L with L Lᵀ = A, for a float64 A (m, m) of NumPy, C-contiguous, or CuPy.
 
     It may overwrite A, but if it raises LinAlgError, A is unchanged except for its diagonal.
     """
