@@ -59,15 +59,34 @@ class DaskEstimator(BaseEstimator):
         check_is_fitted(self)
         return copy.deepcopy(self.model_)
 
+    def set_params(self, **params: Any) -> DaskEstimator:
+        """Set parameters, also those of the fitted model: some take effect at once.
+
+        Parameters
+        ----------
+        **params
+            New values by name.
+
+        Returns
+        -------
+        self : estimator
+        """
+        super().set_params(**params)
+        names = inspect.signature(self.local).parameters
+        if "model_" in vars(self) and (own := {k: v for k, v in params.items() if k in names}):
+            self.model_ = copy.copy(self.model_).set_params(**own)  # lazy results keep the old one
+        return self
+
     def _lazily(self, method: str, X: Any) -> da.Array:
         """Apply a method of the model block by block, when the result is computed."""
         check_is_fitted(self)
+        model = self.model_  # once: a refit in another thread replaces it
         # One row shows the shape and dtype of results; it needs no names of columns.
-        probe = copy.copy(self.model_)
+        probe = copy.copy(model)
         vars(probe).pop("feature_names_in_", None)
         with quiet():  # this row is not the user's
             like = getattr(probe, method)(np.zeros((1, probe.n_features_in_)))[:0]
-        tasks, model = Tasks(self.client, self.n_jobs), shared(self.model_, "model")
+        tasks, model = Tasks(self.client, self.n_jobs), shared(model, "model")
         task, arguments = partial(_applied, method, like), [(model, own) for own in row_blocks(X)]
         parts = tasks.each(method.replace("_", "-"), task, arguments)
         lengths = X.chunks[0] if isinstance(X, da.Array) else [np.nan] * len(parts)
@@ -139,6 +158,8 @@ class DaskClassifier(DaskEstimator):
         tasks, model = Tasks(self.client, self.n_jobs), shared(self.model_, "model")
         arguments = [(model, *part) for part in aligned_blocks(X, y, sample_weight)]
         right, whole = np.sum(tasks.results(tasks.each("score", _right, arguments)), axis=0)
+        if not whole > 0:
+            raise ValueError("The accuracy needs at least one sample with a weight > 0.")
         return float(right / whole)
 
 

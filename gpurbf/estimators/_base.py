@@ -43,10 +43,14 @@ def transaction(method: Method) -> Method:
             with np.errstate(under="ignore"):  # whatever the caller's np.seterr raises
                 method(draft, *args, **kwargs)
         except SystemError as error:
-            # Python raises this if an interrupt comes while Numba returns the result of a kernel.
-            if isinstance(error.__cause__, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
-            raise
+            # Python raises this, and again in each caller, if a signal's handler raises (Ctrl-C)
+            # while Numba returns the arrays of a kernel.
+            cause: BaseException | None = error
+            while isinstance(cause, SystemError):
+                cause = cause.__cause__
+            if cause is None:
+                raise
+            raise cause from error
         self.__dict__ = vars(draft)  # one step: never only some of the attributes
         return self
 

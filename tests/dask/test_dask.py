@@ -404,6 +404,16 @@ def test_an_estimator_has_the_local_parameters_and_is_cloned_with_its_client(cli
         assert clone(model).client is client
     model = on_dask.RBFClassifier(7).set_params(alpha=0.1)
     assert (model.n_centers, clone(model).alpha) == (7, 0.1)
+    (A, b), weights = cut(N // 2, N - N // 2), da.zeros(N, chunks=N)
+    model.fit(A, b)
+    lazy, before = model.decision_function(A), model.model_
+    model.set_params(precision="float64", backend="numpy", client=client)
+    assert model.to_local().backend == "numpy" and before.backend == "auto"
+    assert (lazy.dtype, model.decision_function(A).dtype) == (before.coef_.dtype, np.float64)
+    with pytest.raises(ValueError, match="nonsense"):
+        model.set_params(backend="nonsense").predict(A)
+    with pytest.raises(ValueError, match="a weight > 0"):
+        model.set_params(backend="auto").score(A, b, weights)
     with pytest.raises(TypeError, match="n_center"):
         on_dask.RBFClassifier(n_center=3)
 

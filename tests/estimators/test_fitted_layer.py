@@ -42,7 +42,11 @@ def test_an_interrupt_while_a_kernel_returns_is_one(monkeypatch):
     X, y = load_iris(return_X_y=True)
     model = RBFClassifier(20, random_state=0).fit(X, y)
     before = dict(vars(model))
-    for cause, seen in ((KeyboardInterrupt(), KeyboardInterrupt), (None, SystemError)):
+    again = SystemError("each caller in C raises it once more")
+    again.__cause__ = TimeoutError()  # of a signal's handler
+    for cause, seen in (
+        (KeyboardInterrupt(), KeyboardInterrupt), (again, TimeoutError), (None, SystemError)
+    ):  # fmt: skip
         error = SystemError("a result with an exception set")
         error.__cause__ = cause
         monkeypatch.setattr(RBFClassifier, "_choose_layer", Mock(side_effect=error))
