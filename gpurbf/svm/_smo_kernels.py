@@ -318,12 +318,16 @@ def kkt_violation(numbers):
 @_short
 def objective_gain(before, after):
     """Twice the gain of the objective between points (2, n) of beta and f; the move's square."""
-    gain, square = 0.0, 0.0
+    gain, square, total, level, size = 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(before.shape[1]):
-        move = after[0, k] - before[0, k]
-        gain += move * (before[1, k] + after[1, k])
+        move, f = after[0, k] - before[0, k], before[1, k] + after[1, k]
+        gain += move * f
         square += move * move
-    return gain, square
+        total += move
+        level += abs(move) * f
+        size += abs(move)
+    # Less a constant in f: a total that is rounding is no gain.
+    return (gain - level / size * total if size > 0.0 else 0.0), square
 
 
 @_inner

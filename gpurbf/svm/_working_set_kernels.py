@@ -17,6 +17,8 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 # A change so many times shorter than the way to a plane's top has lost its direction to rounding:
 # f would no longer be that of beta, nor would the sum of beta be 0. (Up to 30 times were seen.)
 _MAX_AHEAD = 1000.0
+# The sum of beta may change by this part of the sum of magnitudes in a step ahead.
+_SUM_ROUNDING = 2.0**-46
 _TILE = 16  # 32 rows of 2 KiB would evict each other from the first-level cache
 
 _key = _smo_kernels._key  # an integer ordered as a float64 is
@@ -278,24 +280,26 @@ def look_ahead(new, old, oldest, low, high, ridge, point, back):
     """Find the best point, within the bounds, of the plane through three (2, n) of beta and f.
 
     It is written to `point`. Samples beyond their bounds are put back to them, by `back`, which f
-    of the point does not include. Returns how many were put back, and the sum of `back`; -1 if no
-    point is better than `new`.
+    of the point does not include. Returns how many were put back, and how much larger the sum of
+    beta is than that of `new`, 0 if by little; -1 if no point is better than `new`.
     """
     use_widest_vectors()
     first, second = _plane_factors(new, old, oldest, ridge)
     if first == 0 and second == 0:
         return -1, 0.0
-    left, count = 0.0, 0
+    left, size, count = 0.0, 0.0, 0
     for k in range(new.shape[1]):
         b, g = new[0, k], new[1, k]
         wanted = b + first * (b - old[0, k])
         wanted += second * (old[0, k] - oldest[0, k])
         reached = min(max(wanted, low[k]), high[k])
         point[0, k], back[k] = reached, reached - wanted
-        left += back[k]
+        left += reached - b
+        size += abs(reached)
         count += back[k] != 0
         point[1, k] = g + first * (g - old[1, k]) + second * (old[1, k] - oldest[1, k])
-    return count, left
+    # Each step ahead multiplies what rounding has made of the sums of the points.
+    return count, left if abs(left) > _SUM_ROUNDING * size else 0.0
 
 
 @_inner
@@ -303,6 +307,7 @@ def _plane_factors(new, old, oldest, ridge):
     """How far to go along the last two changes to the top of their plane; 0, 0 if there is none."""
     use_widest_vectors()
     aa, ab, bb, a, b = 0.0, 0.0, 0.0, 0.0, 0.0
+    sum_a, sum_b, level, size = 0.0, 0.0, 0.0, 0.0
     for k in range(new.shape[1]):
         f = new[1, k]
         change_a, change_b = new[0, k] - old[0, k], old[0, k] - oldest[0, k]
@@ -312,6 +317,14 @@ def _plane_factors(new, old, oldest, ridge):
         bb -= change_b * effect_b
         a += change_a * f
         b += change_b * f
+        sum_a += change_a
+        sum_b += change_b
+        moved = abs(change_a) + abs(change_b)
+        level += moved * f
+        size += moved
+    # Less a constant in f, which changes of no sum do not see; sums of rounding would be a way up.
+    a -= level / size * sum_a
+    b -= level / size * sum_b
     if not (aa > 0 and bb > 0):
         return 0.0, 0.0
     cosine = ab / np.sqrt(aa * bb)

@@ -14,6 +14,7 @@ from gpurbf import FSVC, SVC, RBFClassifier, RBFLayer, config_context
 from gpurbf.layer.backends import Tile, forced
 from gpurbf.layer.backends.numba import cpu_kernel
 from gpurbf.runtime.threads import limited
+from gpurbf.svm import _smo_kernels, binary, pairs
 
 BACKENDS = [name for name in ("numpy", "mkl", "numba") if name in ways.there()]
 KERNELS = [name for name in cpu_kernel.KERNELS if cpu_kernel.missing(name) is None]
@@ -125,6 +126,17 @@ ORDERS = ("C", "F", "strided", "reversed", "sparse")
 
 def storages(dtypes=("float64", "float32", "uint8"), orders=ORDERS):
     return st.builds(Storage, st.sampled_from(dtypes), st.sampled_from(orders))
+
+
+@contextlib.contextmanager
+def small_sets():
+    """SVC's working sets of 16, so that small problems take many, and steps ahead soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(binary, "MAX_SINGLE_SET", 8)
+        patch.setattr(binary, "WORKING_SET_LIMITS", (16, 16))
+        patch.setattr(pairs, "MAX_MATRIX", 0)
+        patch.setattr(_smo_kernels, "CREEPING_SETS", 4)
+        yield
 
 
 AROUND = st.builds(

@@ -5,6 +5,7 @@ its outputs, its probabilities, and the samples left out that these are calibrat
 that is changed into an equal one has the same answer.
 """
 
+import contextlib
 import tempfile
 import warnings
 from collections import namedtuple
@@ -30,7 +31,16 @@ from gpurbf.fsvc import units
 from gpurbf.solvers import CG, LMS
 from gpurbf.svm.ovo import pair_weights
 from gpurbf.svm.platt import class_probabilities, fit_sigmoids, pair_probabilities
-from tests.campaign.cases import AROUND, ORDERS, SEEDS, VALUES, Storage, batches, dense
+from tests.campaign.cases import (
+    AROUND,
+    ORDERS,
+    SEEDS,
+    VALUES,
+    Storage,
+    batches,
+    dense,
+    small_sets,
+)
 from tests.campaign.rounds import campaign
 from tests.campaign.test_differential import METRICS, spread
 
@@ -444,8 +454,11 @@ def fitted(name, case, p, model, cuts):
     change=st.sampled_from(sorted(CHANGES)),
     by=st.integers(1, 9),
     around=AROUND,
+    sets=st.sampled_from([small_sets, contextlib.nullcontext]),
 )
-def test_the_answer_is_the_direct_solution(case, name, every, power, cuts, change, by, around):
+def test_the_answer_is_the_direct_solution(
+    case, name, every, power, cuts, change, by, around, sets
+):
     """Of a problem and of one equal to it, whose probabilities are as good."""
     case = case.of(name)
     tol, plain = 10.0**power, case.make()
@@ -457,7 +470,7 @@ def test_the_answer_is_the_direct_solution(case, name, every, power, cuts, chang
     losses = []
     for p in (plain, CHANGES[change](plain, by))[: 1 + (change != "nothing")]:
         model = MODELS[name](name, case, p, tol, every).set_params(backend=around.backend)
-        with around():
+        with around(), sets():
             losses.append(check(name, case, model, fitted(name, case, p, model, cuts), tol))
     # No bound is derived: an output of a sample left out is divided by 1 less its leverage.
     assert None in losses or abs(losses[0] - losses[-1]) <= 0.05 + 0.1 * losses[0], losses

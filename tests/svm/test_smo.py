@@ -159,6 +159,18 @@ def test_working_sets_reach_the_same_optimum(C, kind, small_sets):
             assert getattr(solution, name) == pytest.approx(truth[name], abs=1e-5)
 
 
+@pytest.mark.parametrize("gamma", [0.3, 30.0])
+@pytest.mark.parametrize("C", [10.0, 1e3])
+def test_steps_ahead_multiply_no_rounding(C, gamma, small_sets, monkeypatch):
+    """A sum of changes that is rounding would look like a gain; 20,000 steps are many here."""
+    monkeypatch.setattr(_smo_kernels, "CREEPING_SETS", 2)
+    K, starts = problem(sizes=(90, 60), gamma=gamma)
+    solutions, _ = solve(K, starts, C, Asked, tol=1e-9, max_iter=20_000)
+    assert_optimal(K, starts, C, solutions, 2e-9)
+    for solution in solutions:
+        assert abs(solution.beta.sum()) < 1e-13 * np.abs(solution.beta).sum()
+
+
 @pytest.mark.parametrize("cache_bytes", [1, 20_000, 1e9])
 def test_memory_for_rows_does_not_change_the_solution(cache_bytes, small_sets, monkeypatch):
     monkeypatch.setattr(row_cache, "MIN_ROWS", 4)
