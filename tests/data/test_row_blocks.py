@@ -1,6 +1,5 @@
 """Data in a mapped file: the same answers, within the budget, the next part read meanwhile."""
 
-import _thread
 import threading
 import time
 from unittest.mock import Mock
@@ -97,7 +96,8 @@ def test_only_large_parts_of_a_file_are_read_ahead(stored, monkeypatch):
 def test_where_no_thread_can_be_started_parts_are_read_when_they_are_used(stored, monkeypatch):
     monkeypatch.setattr(row_blocks, "start", start)
     monkeypatch.setattr(threads, "_idle", [])
-    monkeypatch.setattr(_thread, "start_new_thread", Mock(side_effect=RuntimeError("no more")))
+    no_thread = Mock(side_effect=RuntimeError("no more"))
+    monkeypatch.setattr(threads, "_thread", Mock(start_new_thread=no_thread))
     found = [X for _, X in read_ahead(stored, [slice(0, 9), slice(9, 18), slice(18, 30)])]
     np.testing.assert_array_equal(np.concatenate(found), stored[:30])
 

@@ -72,7 +72,8 @@ def test_a_helper_that_begins_when_the_section_is_over_frees_nobody(cores):
 def test_where_no_thread_can_be_started_the_caller_does_everything(cores, monkeypatch):
     done, here = [], threading.get_ident()
     monkeypatch.setattr(threads, "_idle", [])
-    monkeypatch.setattr(_thread, "start_new_thread", Mock(side_effect=RuntimeError("no more")))
+    no_thread = Mock(side_effect=RuntimeError("no more"))
+    monkeypatch.setattr(threads, "_thread", Mock(start_new_thread=no_thread))
     threads.parallel_for(lambda i: done.append((i, threading.get_ident())), 20)
     assert done == [(i, here) for i in range(20)]
     assert not threads._callers and not threads._limits.get()
