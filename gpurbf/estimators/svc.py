@@ -418,7 +418,7 @@ class SVC(
             precision=self.precision,
             tol=self._tol,
             max_iter=self.max_iter,
-            cache_bytes=2**20 * float(min(self.cache_size, _MOST_MEGABYTES)),
+            cache_bytes=2**20 * min(float(self.cache_size), _MOST_MEGABYTES),
             **options,
         )
 

@@ -1,5 +1,7 @@
 """SVC against scikit-learn's: the same answer, attributes and rules; and what is ours alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -347,3 +349,15 @@ def test_a_function_for_a_kernel_gives_a_matrix_with_a_row_for_each_sample(resul
     model = SVC(kernel=lambda A, B: A @ B.T if len(A) == 30 else result).fit(X, y)
     with pytest.raises(ValueError, match=r"must return a matrix of 9 rows.*got shape"):
         model.predict(X[:9])
+
+
+@pytest.mark.parametrize("steps", [2**31 - 1, 2**31])
+def test_any_number_of_steps_is_reported(steps, monkeypatch):
+    end = pairs.PairsSolver._end
+
+    def after_hours(self, p, solution):
+        end(self, p, replace(solution, steps=steps))
+
+    monkeypatch.setattr(pairs.PairsSolver, "_end", after_hours)
+    model = SVC(max_iter=-1).fit(X[:60], y[:60] % 3)
+    assert (model.n_iter_ == steps).all() and (model.n_iter_.dtype == np.int32) == (steps < 2**31)
