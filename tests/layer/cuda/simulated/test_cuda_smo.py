@@ -89,7 +89,7 @@ def test_working_sets_are_chosen_by_the_rule_of_the_CPU(ties):
     members, counts = np.zeros((1, size), np.int32), np.zeros(1, np.int32)
     state = _cuda_smo_kernels.Pairs(
         np.array([0, n]), np.arange(n), bounds, beta, f, np.zeros(n, np.int64), np.array([size]),
-        members, counts, *[None] * 5,
+        members, counts, *[None] * 4,
     )  # fmt: skip
     progress, wave = np.zeros((1, 6)), np.zeros(1, np.int32)
     rules = _cuda_smo_kernels.Rules(1e-3, 1000, 1, 0.0)
