@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score
 from sklearn.utils import _safe_indexing, check_consistent_length, get_tags
+from sklearn.utils.multiclass import unique_labels
 
 from gpurbf.estimators._validation import on_host
 from gpurbf.layer.backends import get_backend
@@ -455,5 +456,7 @@ def profile_data(
         predicted = model.predict(X_test)
         if y_test is not None:
             with stage("back and evaluate", "accuracy"):
-                accuracy = float(accuracy_score(on_host(y_test), on_host(predicted)))
+                labels, predicted = on_host(y_test), on_host(predicted)
+                unique_labels(np.ravel(labels), predicted)  # refuses strings beside numbers
+                accuracy = float(accuracy_score(labels, predicted))
     return Profile(model, X, X_test, accuracy, training, prediction)
