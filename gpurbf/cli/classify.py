@@ -231,11 +231,11 @@ def draw(
         color = "firebrick" if few and y[i] != predicted[i] else "black"
         text = f"{y[i]} → {predicted[i]}"
         axis.text(start + width / 2, top - 1, text, fontsize=9, color=color, ha="center")
-    smooth = "bicubic" if max(height, width) < _SMALL else None
+    smooth = "bilinear" if max(height, width) < _SMALL else None
     axis.imshow(sheet, cmap="gray_r", interpolation=smooth)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=100)
+        figure.savefig(path, dpi=100, pil_kwargs={"compress_level": 1})
     except OSError as error:
         raise UserError(f"--out {path.parent}: {error}") from error
     return f"picture: {path}"
