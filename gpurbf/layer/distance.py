@@ -22,9 +22,9 @@ from gpurbf.data.quantize import Quantization
 # In place of numbers of rows or inputs: all of them, in order.
 ALL = np.empty(0, np.intp)
 # Inputs that are equal in all centers of a strip may be left out. They are searched for if C has
-# _WORTH_A_LOOK numbers (twice as many if this only saves time, since compiling for it takes time),
-# and left out if they are the part _WORTH_LEAVING of a strip's inputs, judged by _SAMPLE centers.
-_WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 16, 0.05, 63
+# _WORTH_A_LOOK numbers, since compiling for it takes time, and left out if they are the part
+# _WORTH_LEAVING of a strip's inputs, judged by _SAMPLE centers.
+_WORTH_A_LOOK, _WORTH_LEAVING, _SAMPLE = 1 << 17, 0.05, 63
 # Largest n for which 255² n stays below 2³¹. Distances of codes in more inputs are computed in
 # float64, which holds them exactly.
 INT32_FEATURES = 33_025
@@ -74,7 +74,7 @@ def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
     categories in columns of 0 and 1. NaN marks inputs without such a value; if centers are not
     ``shifted``, the value can only be 0.
     """
-    if C.size < (_WORTH_A_LOOK if shifted else 2 * _WORTH_A_LOOK) or len(C) < _SAMPLE:
+    if C.size < _WORTH_A_LOOK or len(C) < _SAMPLE:
         return None
     sample = C[:: len(C) // _SAMPLE][:_SAMPLE]
     if shifted:  # a value that more than half of them have is their median

@@ -11,6 +11,7 @@ distance loses the most, is only one term of a sum and is measured separately.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -92,12 +93,16 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     far = np.argpartition(norms, N - min(N, _PROBED_ROWS))[-_PROBED_ROWS:]
     rows = np.concatenate([spread[:: max(1, len(spread) // _PROBED_ROWS)], far])
     columns = np.concatenate([spread, far])
-    layers = [
-        HiddenLayer(X[columns], activation, backend=backend, dtype=dtype)
-        for dtype in (np.float32, np.float64)
-    ]
-    single, double = (layer.activations(X[rows]) for layer in layers)
-    with np.errstate(invalid="ignore"):  # both infinite: the error is NaN, below no limit
+    rounded = exact = [X[columns], X[rows]]
+    with np.errstate(over="ignore", invalid="ignore"):  # an error of NaN is below no limit
+        if X.quantization is None:  # shifted, then rounded, as a solver's samples are
+            shift = center if activation.metric == "euclidean" else 0.0
+            rounded = [replace(S, values=np.float32(S.values - shift)) for S in exact]
+        layers = [
+            HiddenLayer(C, activation, backend=backend, dtype=dtype)
+            for (C, _), dtype in ((rounded, np.float32), (exact, np.float64))
+        ]
+        single, double = (a.activations(S) for a, (_, S) in zip(layers, (rounded, exact)))
         error = np.subtract(single, double, dtype=np.float64)
     if "tf32" in layers[0].backend.precisions:  # cuBLAS computes the products
         error *= _OTHER_KERNELS

@@ -334,7 +334,9 @@ class TilesAmong:
     def __init__(
         self, X: np.ndarray, activation: Activation, dtype: Any, quantization: Quantization | None
     ) -> None:
-        layer = TileLayer(X[:1], activation, dtype, quantization, among=X)
+        # A center of the layer's dtype: packing numbers of X's would have to be compiled.
+        center = np.zeros((1, X.shape[1]), dtype)
+        layer = TileLayer(center, activation, dtype, quantization, among=X)
         self._X, self._blank = _typed(X, layer.codes), layer  # which evaluates nothing itself
         if layer.codes or X.dtype == layer.kind.operation.x:
             return
