@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpurbf.layer.activation import DOT, ROOT, SQUARE, form, in_tile
+from gpurbf.layer.activation import ROOT, SQUARE, SQUARED, form, in_tile
 from gpurbf.layer.backends.numba.scalar_math import exp_negative, log_positive, tanh
 from gpurbf.runtime.jit.caching import cached, compiled
 from gpurbf.runtime.jit.llvm import (
@@ -95,6 +95,20 @@ def sigmoid(v, count, gamma, coef0, degree):
         v[i] = tanh(g * v[i] + c)
 
 
+def root(v, count):
+    """The distance of its square."""
+    use_widest_vectors()
+    for i in range(count):
+        v[i] = np.sqrt(v[i])
+
+
+def squared(v, count):
+    """The square of a distance."""
+    use_widest_vectors()
+    for i in range(count):
+        v[i] *= v[i]
+
+
 # The loop of each profile of `layer.activation.FORMULAS`; None: there is nothing to do.
 LOOPS = {
     "gaussian": gaussian,
@@ -113,14 +127,15 @@ def finish(rule, P, row_terms, terms, H, n, count):
     """Turn products into activations: distances or dot products, root or square, the profile.
 
     A distance or dot product is scale · (row + terms + p), with - 2 p for + p if ``doubled``, where
-    the sum is at least `low`. ``rule`` is the address of `rule_words`, which gives the strides of
-    the n rows of ``count`` products and of the rows of H. The rest of a row of H is set to zero.
+    the sum is at least 0 if ``clamped``. ``rule`` is the address of `rule_words`, which gives the
+    strides of the n rows of ``count`` products and of the rows of H. The rest of a row of H is set
+    to zero.
     """
     use_widest_vectors()
-    apart, h_apart, form, doubled, profile, degree = words(rule, _WORDS)
+    apart, h_apart, clamped, doubled, profile, degree, change = words(rule, _WORDS)
     scalars = pointer(rule + 8 * _WORDS, np.float64)
     scale, low = number_of(H, scalars[0]), number_of(H, 0)
-    if form == DOT or form == SQUARE:
+    if not clamped:
         low = number_of(H, -np.inf)
     for r in range(n):
         row, p, h = row_terms[r], moved(P, r * apart), moved(H, r * h_apart)
@@ -134,12 +149,8 @@ def finish(rule, P, row_terms, terms, H, n, count):
                 v = number_of(terms, p[j])
                 t = number_of(h, number_of(terms, number_of(terms, row + terms[j]) + v))
                 h[j] = scale * (low if low > t else t)
-        if form == ROOT:
-            for j in range(count):
-                h[j] = np.sqrt(h[j])
-        elif form == SQUARE:
-            for j in range(count):
-                h[j] *= h[j]
+        if change != 0:
+            call_at(change, address(h), count)
         if count < h_apart:
             if profile != 0:
                 call_at(profile, address(h), count, scalars[1], scalars[2], degree)
@@ -148,7 +159,7 @@ def finish(rule, P, row_terms, terms, H, n, count):
         call_at(profile, address(H), n * count, scalars[1], scalars[2], degree)
 
 
-_WORDS = 6
+_WORDS = 7
 
 
 def rule_words(activation, alpha, factor, dtype, apart):
@@ -157,8 +168,12 @@ def rule_words(activation, alpha, factor, dtype, apart):
     Rows of products are ``apart`` numbers apart, and so are those of H, at most _CHUNK.
     """
     a, rule = activation, np.empty(_WORDS + 3, np.intp)
-    profile = profile_address(in_tile(a), dtype)
-    rule[:_WORDS] = apart, min(apart, _CHUNK), form(a), alpha == -2, profile, a.degree
+    profile, how, change = profile_address(in_tile(a), dtype), form(a), 0
+    if how in (ROOT, SQUARE):  # which few activations have: compiled for them alone
+        function = root if how == ROOT else squared
+        change = compiled(function, (np.dtype(dtype), None)).address
+    clamped = how in (SQUARED, ROOT)
+    rule[:_WORDS] = apart, min(apart, _CHUNK), clamped, alpha == -2, profile, a.degree, change
     rule[_WORDS:].view(np.float64)[:] = factor, a.gamma, a.coef0
     return rule
 
