@@ -72,7 +72,8 @@ def resolve_gamma(
             weights = weights * 2.0**-512  # only their ratios count
         squared = (n * n if metric == "manhattan" else n) * _variance(X, weights)
     else:
-        squared = 2 * _median_distance(X, metric, random_state) ** 2
+        median = _median_distance(X, metric, random_state)
+        squared = 2 * median * median  # a power would raise an OverflowError
     if not squared > 0:
         squared = 1.0
     if profile not in OF_DISTANCE:
@@ -173,6 +174,12 @@ def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -
 
     rows = random_state.choice(X.shape[0], min(_SAMPLE, X.shape[0]), replace=False)
     sample = sparse_or_dense(X[np.sort(rows)]).astype(np.float64)
-    distances = pairwise_distances(sample, metric=metric)
+    with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
+        # scikit-learn's Euclidean distances are products, which lose digits far from the origin.
+        if metric == "euclidean" and not sp.issparse(sample):
+            sample -= sample.mean(axis=0)
+            if not np.isfinite(sample).all():
+                return np.inf
+        distances = pairwise_distances(sample, metric=metric)
     n = len(distances)
     return float(np.median(distances[np.triu_indices(n, 1)])) if n > 1 else 0.0

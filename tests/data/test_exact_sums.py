@@ -54,6 +54,16 @@ def test_scale_keeps_its_digits_where_data_are_far_from_zero(offset, weighted, m
     assert off < 16 * np.finfo(float).eps
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_the_median_distance_is_the_same_far_from_zero(metric):
+    X = np.round(RNG.normal(size=(300, 3)) * 64) / 64  # such steps survive the offset
+    found = [
+        resolve_gamma("median", X + offset, metric=metric, random_state=np.random.RandomState(0))
+        for offset in (0, 1e6, 1.6e9, -1e12)
+    ]
+    np.testing.assert_allclose(found, found[0], rtol=1e-12)
+
+
 @pytest.mark.parametrize(("offset", "n_looks"), [(0, 1), (3.5, 1), (4.5, 2)])
 def test_data_that_lie_about_zero_are_looked_at_once(offset, n_looks):
     X = RNG.normal(size=(300, 7)) + offset
