@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from gpurbf import __version__
@@ -92,7 +93,8 @@ def exit_status(run: Callable[[Any], Any], arguments: Any, program: str) -> int:
 def _flush() -> None:
     """Write what was printed; where this fails, Python must not try it again at exit."""
     try:
-        print(end="", flush=True)
+        with suppress(ValueError):  # a program may have closed its output
+            print(end="", flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise

@@ -9,6 +9,7 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from gpurbf.cli import UserError
 
@@ -34,6 +35,12 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         if arguments.module:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
+        elif script.endswith(".py") and Path(script).is_file():
+            # Not by runpy, whose module ends before the program's threads and exit handlers.
+            path = os.path.abspath(script)
+            main = sys.modules["__main__"] = ModuleType("__main__")
+            main.__file__ = path
+            exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(main))
         else:
             runpy.run_path(os.path.abspath(script), run_name="__main__")
     except OSError:  # only those of our own commands are a line, or silent

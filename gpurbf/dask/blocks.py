@@ -69,6 +69,8 @@ class Scan(NamedTuple):
             return cls(stats)
         labels, mass, places = None, None, []
         if filled[0].labels is not None:
+            if len({isinstance(own, str) for scan in filled for own in scan.labels.tolist()}) > 1:
+                raise ValueError("Labels must be of one type: some are strings, others are not.")
             labels = np.unique(np.concatenate([scan.labels for scan in filled]))
             places = [np.searchsorted(labels, scan.labels) for scan in filled]
             mass = np.zeros(len(labels), object)  # integers or fractions, which add up exactly
@@ -126,7 +128,10 @@ class Scanner:
         labels = codes = None
         mass: Any = 0
         if y is not None:
-            labels, codes = np.unique(y, return_inverse=True)
+            try:
+                labels, codes = np.unique(y, return_inverse=True)
+            except TypeError as error:
+                raise ValueError(f"Labels must be of one type: {error}.") from None
             if self.balanced:
                 mass = class_mass(codes, weights, len(labels))
         start = i << _ROW_BITS
@@ -187,6 +192,9 @@ class Blocks:
         negative: bool = False,
         asked: Sequence[Any] = (),
     ) -> None:
+        classifies = hasattr(model, "predict")
+        if y is None and classifies:
+            raise ValueError(f"{type(model).__name__} needs labels, and y is None.")
         self.tasks = Tasks(estimator.client, estimator.n_jobs)
         parts = aligned_blocks(X, y, sample_weight)
         gamma, weights = (getattr(model, name, None) for name in ("gamma", "class_weight"))
@@ -216,9 +224,12 @@ class Blocks:
         if first["names"] is not None:
             model.feature_names_in_ = first["names"]
         self.classes, self.class_mass = scan.labels, scan.mass
-        if self.classes is not None and hasattr(model, "predict"):
+        if classifies:
             masked = self.shape[0] < self.n_given
-            self.classes, _ = check_labels(self.classes, type(model).__name__, masked)
+            # Each label twice, if it is so on average: scikit-learn warns of many labels that
+            # occur once.
+            labels = np.repeat(self.classes, min(2, self.shape[0] // len(self.classes)))
+            self.classes, _ = check_labels(labels, type(model).__name__, masked)
         self._negative = negative
         self.factors: np.ndarray | None = None
         # Results of tasks of `over_rows` that are known already.
@@ -308,6 +319,8 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
                 f"{type(A).__name__} of shape {shape}: {cure}"
             )
     if isinstance(A, da.Array):
+        if like is None and A.ndim != 2:
+            raise ValueError(f"X must have two dimensions, samples and inputs, got {A.shape}.")
         if A.ndim == 2 and A.numblocks[1] > 1:
             A = A.rechunk({1: -1})
         if known and A.chunks[0] != cut and not np.isnan(A.chunks[0]).any():

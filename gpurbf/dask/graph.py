@@ -55,15 +55,21 @@ class Tasks:
 
     @functools.cached_property
     def client(self) -> distributed.Client:
-        """The client that is given, or else the current one."""
-        if self._client is not None:
-            return self._client
-        try:
-            return distributed.get_client()
-        except ValueError:
-            raise ValueError(
-                "There is no Dask client: make one, client = distributed.Client(), or pass client=."
-            ) from None
+        """The client that is given, or else the current one; it must be able to wait."""
+        client = self._client
+        if client is None:
+            try:
+                client = distributed.get_client()
+            except ValueError:
+                raise ValueError(
+                    "There is no Dask client: make one, client = distributed.Client(), or pass "
+                    "client=."
+                ) from None
+        if client.status == "closed":
+            raise ValueError("The Dask client is closed: make another one, or pass client=.")
+        if client.asynchronous:
+            raise ValueError("The Dask client is asynchronous: pass client= one that waits.")
+        return client
 
     @functools.cached_property
     def threads(self) -> dict[str, int]:

@@ -294,6 +294,13 @@ def test_a_broken_pipe_of_a_program_is_shown(tmp_path):
     assert done.returncode == 1 and done.stderr.endswith("BrokenPipeError: a socket\n")
 
 
+def test_a_program_may_close_its_output(tmp_path):
+    (tmp_path / "program.py").write_text("import sys; sys.stdout.close(); sys.exit(3)")
+    code = "import sys; from gpurbf.cli import main; sys.exit(main(['run', 'program.py']))"
+    done = run_python(code, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 def test_named_data_are_sought_in_the_folder_of_the_variable_and_the_error_names_the_option(
     said, monkeypatch, tmp_path
 ):

@@ -207,6 +207,7 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
     (tmp_path / "beside.py").write_text("X = 5\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "__main__.py").write_text(script.read_text("utf-8"), "utf-8")
     main_of_folder = tmp_path / "__main__.py"
@@ -218,6 +219,18 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
         said = f"gpurbf.patching __main__ ['--', '--a', 'b'] 5 {file}\n"
         assert capsys.readouterr().out == said
         gpurbf.unpatch_sklearn()
+
+
+def test_a_script_keeps_its_names_until_the_process_ends(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import atexit, pickle, sys\nclass A: pass\n"
+        "atexit.register(lambda: print(type(pickle.loads(pickle.dumps(A()))), sys.argv))\n"
+        "sys.exit(0)\n",
+        encoding="utf-8",
+    )
+    code = "import sys; from gpurbf.cli import main; main(['run', 'script.py', '-a'])"
+    done = run_python(code, cwd=tmp_path)
+    assert done.stdout == "<class '__main__.A'> ['script.py', '-a']\n"
 
 
 def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import warnings
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -419,6 +421,7 @@ def test_an_estimator_has_the_local_parameters_and_is_cloned_with_its_client(cli
 
 
 ZEROS = [dask.delayed(np.zeros((5, n_features))) for n_features in (3, 4)]
+ROWS = [dask.delayed(X[:9]), dask.delayed(X[9:18])]
 
 
 class Named(on_dask.RBFClassifier):
@@ -452,12 +455,30 @@ def test_a_subclass_may_have_other_parameters(client):
         (on_dask.RBFLayer(10), ([], None), "no blocks"),
         (on_dask.RBFLayer(), (ZEROS, None), "Blocks differ in n_features: 3 and 4"),
         (on_dask.RBFClassifier(), (ZEROS[:1], ZEROS), "1 blocks, y and sample_weight 2"),
+        (on_dask.SVC(), (cut(N)[0], None), "SVC needs labels"),
+        (on_dask.SVC(), (cut(N)[0].reshape(N, 8, 8), cut(N)[1]), "X must have two dimensions"),
+        (on_dask.SVC(), ([*ROWS], [*map(dask.delayed, (y[:9], y[9:18].astype(str)))]), "one type"),
+        (on_dask.SVC(), ([*ROWS], [dask.delayed(np.array([0] * 8 + ["a"], object))] * 2), "one ty"),
     ],
 )
 def test_bad_input_is_refused_as_it_is_locally(client, model, data, message):
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(*data)
     assert not hasattr(model, "model_")
+
+
+def test_more_classes_than_twenty_are_no_reason_to_warn(client):
+    with warnings.catch_warnings(action="error"):
+        on_dask.FSVC(1.0).fit(cut(N)[0], np.arange(N) % 30)
+
+
+@pytest.mark.parametrize(
+    ("state", "asynchronous", "message"), [("closed", False, "closed"), ("running", True, "asyn")]
+)
+def test_a_client_that_cannot_wait_is_refused(state, asynchronous, message):
+    client = SimpleNamespace(status=state, asynchronous=asynchronous)
+    with pytest.raises(ValueError, match=f"Dask client is {message}"):
+        on_dask.RBFLayer(client=client).fit(cut(N)[0])
 
 
 def test_without_a_client_the_error_says_what_to_do(monkeypatch):

@@ -12,11 +12,14 @@ pytest.importorskip("distributed", reason="no Dask")
 from gpurbf.dask.graph import Tasks
 from gpurbf.dask.svc import PairWork
 
+RUNNING = {"status": "running", "asynchronous": False}
+
 
 @pytest.mark.parametrize(("nbytes", "largest"), [(1, 3), (100 << 20, 2), (200 << 20, 1)])
 def test_a_group_is_of_one_worker_and_no_more_than_it_may_hold(nbytes, largest):
     workers = ["a", "b", None, "a", "a", None, "a", "a"]
     client = SimpleNamespace(
+        **RUNNING,
         nthreads=lambda: {"a": 1, "b": 2},
         has_what=lambda: {"a": [0, 3, 4, 6, 7], "b": [1]},
         nbytes=lambda summary: dict.fromkeys([0, 1, 3, 4, 6, 7], nbytes),
@@ -48,6 +51,7 @@ def test_each_pair_is_in_one_task_and_the_last_are_single(n_classes, wanted):
 )
 def test_results_pass_the_scheduler_by_where_the_client_can_reach_all_workers(address, direct):
     client = SimpleNamespace(
+        **RUNNING,
         nthreads=lambda: {"tcp://127.0.0.1:3999": 1, address: 2},
         gather=lambda futures, direct: (futures, direct),
     )
