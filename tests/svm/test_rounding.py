@@ -123,6 +123,15 @@ def alike(N, seed):
     return np.c_[np.full(N, 7.0), 0.01 * rng.randn(N)], rng.rand(N) < 0.04
 
 
+def twins():
+    """All distances that are compared to measure rounding are too long to be seen in the kernel."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3e4, 3e4, (1200, 2))
+    near = np.flatnonzero(np.arange(600) % 4)
+    X[600 + near] = X[near] + rng.normal(0, 0.2, (len(near), 2))
+    return X, np.arange(1200) >= 600
+
+
 def signed(N):
     X, y = codes(N)
     return (X.astype(int) - 128).astype(np.int8), y
@@ -154,6 +163,7 @@ def fractions(N, n):
         (bright(1500), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
         (bright(900), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
         (noise(), ("euclidean", "rbf", 0.01), {"C": 10.0}),
+        (twins(), ("manhattan", "laplacian", 1.0), {"C": 10.0}),
         (alike(1200, 1), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
         (alike(3000, 2), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 100_000}),
