@@ -198,7 +198,7 @@ class BinarySolver:
                 n = len(self.f)
                 K = self.kernel.block(np.arange(n), slice(0, n))
                 self.numbers[0] = K.diagonal()
-                kernel = MatrixPair(K, 0, n, self.kernel, slice(0, n), slice(n, n))
+                kernel = MatrixPair(K, 0, n, self.kernel.kernel, slice(0, n), slice(n, n))
 
     def _on_matrix(self, kernel: MatrixPair) -> float:
         """Between checks of all samples, the samples that may still move go on alone."""

@@ -52,7 +52,7 @@ class GivenKernel:
     """A kernel matrix (N, N) that is given: precomputed, or made by a function of the user."""
 
     allocator: Any = staticmethod(nullcontext)
-    rounding, on_device, backend, packed_bytes = 0.0, False, "none", 0
+    rounding, linear, on_device, backend, packed_bytes = 0.0, False, False, "none", 0
     description = "a given kernel matrix"
 
     def __init__(self, K: np.ndarray, order: np.ndarray) -> None:
@@ -185,7 +185,7 @@ class KernelRows:
         if not rounding < _MAX_FLOAT32_ERROR:  # or it is NaN
             return wide, 0.0, f"; {said}, too much"
         if self.linear:
-            return np.dtype(np.float32), 0.0, f"; {said}, their sums are float64"
+            return np.dtype(np.float32), rounding, f"; {said}, sums by inputs are float64"
         return np.dtype(np.float32), rounding, f"; {said}, corrected in float64 where it matters"
 
     def _cost(self) -> float:

@@ -29,7 +29,8 @@ class EvaluatedPair:
 
     def __init__(self, kernel: KernelRows, a: slice, b: slice, wide: bool = False) -> None:
         self.kernel, self.a, self.b, self.n_a = kernel, a, b, a.stop - a.start
-        self._wide, self.rounding = wide, 0.0 if wide else kernel.rounding
+        # Sums by inputs are float64.
+        self._wide, self.rounding = wide, 0.0 if wide or kernel.linear else kernel.rounding
         self.samples = np.concatenate([np.arange(own.start, own.stop) for own in (a, b)])
         self._block = np.empty((0, 0), np.float32)
         self._columns: Any = None
@@ -75,7 +76,7 @@ class MatrixPair(EvaluatedPair):
         self, K: np.ndarray, first: int, second: int, kernel: Any, a: slice, b: slice
     ) -> None:
         super().__init__(kernel, a, b)
-        self.K, self.first, self.second = K, first, second
+        self.K, self.first, self.second, self.rounding = K, first, second, kernel.rounding
 
     def _places(self, members: np.ndarray) -> np.ndarray:
         return members + np.where(members < self.n_a, self.first, self.second - self.n_a)

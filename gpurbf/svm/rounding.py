@@ -5,7 +5,9 @@ sum of n of them with coefficients up to C is off by about e C sqrt(n), not by e
 Mary, "A new approach to probabilistic rounding error analysis", 2019). An a priori bound of e would
 be pessimistic by orders of magnitude. So e is measured between some of the samples, including those
 farthest from their mean, where float32 is worst. The kernel value of a sample with itself, whose
-distance loses the most, is only one term of a sum and is measured separately.
+distance loses the most, is only one term of a sum and is measured separately. A Manhattan distance
+of a sample from itself is exact; there the value for a near sample, which may be none of those that
+are measured, takes its place.
 """
 
 from __future__ import annotations
@@ -110,4 +112,6 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     # One sample's error is a matter of luck: the largest relative one of many is taken.
     own, squares = np.abs(error[-len(far) :, -len(far) :].diagonal()), norms[far]
     itself = (own / np.maximum(squares, np.finfo(float).tiny)).max() * squares.max()
+    if activation.metric == "manhattan":  # 0, as its inputs err alike; those of a near one do not
+        itself = activation.gamma * np.finfo(np.float32).eps * squares.max() ** 0.5
     return float(np.sqrt(np.square(between).mean(axis=1).max())), float(itself)

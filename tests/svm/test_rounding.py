@@ -1,5 +1,7 @@
 """float32 is taken for sums of kernel values where its error is stated, and below the tolerance."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 import reference
@@ -121,6 +123,15 @@ def alike(N, seed):
     return np.c_[np.full(N, 7.0), 0.01 * rng.randn(N)], rng.rand(N) < 0.04
 
 
+def twins():
+    """All distances that are compared to measure rounding are too long to be seen in the kernel."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3e4, 3e4, (1200, 2))
+    near = np.flatnonzero(np.arange(600) % 4)
+    X[600 + near] = X[near] + rng.normal(0, 0.2, (len(near), 2))
+    return X, np.arange(1200) >= 600
+
+
 def signed(N):
     X, y = codes(N)
     return (X.astype(int) - 128).astype(np.int8), y
@@ -152,6 +163,7 @@ def fractions(N, n):
         (bright(1500), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
         (bright(900), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
         (noise(), ("euclidean", "rbf", 0.01), {"C": 10.0}),
+        (twins(), ("manhattan", "laplacian", 1.0), {"C": 10.0}),
         (alike(1200, 1), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
         (alike(3000, 2), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 100_000}),
@@ -169,6 +181,24 @@ def test_no_tolerance_is_lost_and_the_violation_is_that_of_the_coefficients(data
     assert found["feasible"]
     np.testing.assert_allclose(model.violation_, violation, rtol=0.1, atol=model.tol)
     assert violation < 1.5 * model.tol or (model.fit_status_ and model.max_iter == 1000)
+
+
+def test_no_tolerance_is_lost_by_small_linear_pairs_of_many_samples():
+    """They are solved on a matrix in float32, whose sums are those of its values."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(3.0, 1.0, (1500, 3))
+    y = np.digitize(X[:, 0] + rng.normal(0, 0.3, 1500), [2.33, 3.0, 3.67])
+    model = SVC(kernel="linear", C=100.0, tol=1e-4).fit(X, y)
+    beta, violations = np.zeros((3, 1500)), []
+    beta[:, model.support_] = model.dual_coef_
+    for a, b in combinations(range(4), 2):
+        own = np.flatnonzero((y == a) | (y == b))
+        first, part = y[own] == a, X[own]
+        signs, both = np.where(first, 1.0, -1.0), np.where(first, beta[b - 1, own], beta[a, own])
+        found = reference.svc_dual(part @ part.T, signs, np.full(len(own), model.C), both)
+        violations.append(found["violation"])
+    np.testing.assert_allclose(model.violation_, violations, rtol=0.1, atol=model.tol / 2)
+    assert max(violations) < 1.5 * model.tol
 
 
 def test_the_tolerance_and_the_coefficients_decide():

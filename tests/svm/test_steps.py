@@ -145,7 +145,8 @@ def test_rows_that_are_not_there_yet_are_copied():
     own = numbers_of(low, high, beta, f)[:, whole].copy()
     alone = own.copy()
     copied, limits = np.ascontiguousarray(K[np.ix_(whole, whole)]), (1e-3, 1000, 10**9)
-    pair = MatrixPair(K, 10, 50, SimpleNamespace(rounding=0.0), slice(10, 40), slice(50, 90))
+    kernel = SimpleNamespace(rounding=0.0, linear=False)
+    pair = MatrixPair(K, 10, 50, kernel, slice(10, 40), slice(50, 90))
     steps = free_steps(pair.rows, own, *limits)
     assert steps == free_steps(all_rows(copied), alone, *limits) > 0
     np.testing.assert_array_equal(own, alone)
