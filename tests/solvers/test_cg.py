@@ -271,6 +271,18 @@ def test_probabilities_are_finite_where_all_samples_are_left_out_at_once():
     assert np.isfinite(model.fit(A, rng.integers(0, 2, 400)).predict_proba(A)).all()
 
 
+@pytest.mark.parametrize(
+    "n_distinct, n_samples, left", [(3, 3, None), (2, 40, None), (2, 2, {0: 0})]
+)
+def test_probabilities_of_landmarks_and_a_few_distinct_samples_are_finite(
+    n_distinct, n_samples, left
+):
+    """All of which are centers; also where there is no other of weight above 0."""
+    A = X[np.arange(n_samples) % n_distinct]
+    model = RBFClassifier("all", solver=CG(preconditioner=1), class_weight=left, random_state=0)
+    assert np.isfinite(model.fit(A, np.arange(n_samples) % 2).predict_proba(A)).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha, scale", [(1e-3, 0.01), (1e-3, 100), (1e-6, 1)])
 @pytest.mark.parametrize("power", [0, 1, 3])

@@ -289,7 +289,7 @@ class KernelSystem:
         if not self.solver.fit_intercept:
             return V, self.target_mean
         V, ones = V[:, :-1], V[:, -1]
-        b = V.sum(axis=0) / ones.sum()
+        b = V.sum(axis=0) / (ones.sum() or 1.0)  # without any sample all is 0
         return V - ones[:, None] * b, self.target_mean + b
 
     def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:
