@@ -14,7 +14,13 @@ from sklearn.utils.validation import check_is_fitted
 from gpurbf.centers import CENTERS, most_centers
 from gpurbf.data.samples import FORCED, holds_squares, shared_quantizations, with_room
 from gpurbf.estimators._base import StateMixin, say
-from gpurbf.estimators._validation import Rows, check_layer_parameters, check_samples, profile_of
+from gpurbf.estimators._validation import (
+    Rows,
+    check_layer_parameters,
+    check_samples,
+    finite,
+    profile_of,
+)
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.gamma import resolve_gamma, warn_if_rounding_decides
@@ -72,7 +78,9 @@ class FittedLayerMixin(StateMixin):
             and layer.backend is get_backend(self.backend, self.centers_.shape[0])[0]
         ):
             dtype = np.float64 if getattr(self, "_wide", False) else None
-            layer = self._new_layer(self.centers_, self._activation, self._quantizations, dtype)
+            with finite(self, self.centers_):
+                given = self.centers_, self._activation, self._quantizations, dtype
+                layer = self._new_layer(*given)
             self._cache = layer  # one step: concurrent threads each make an equal layer
         return layer
 

@@ -55,9 +55,7 @@ class LeftOut(NamedTuple):
 
     def own_centers(self, layer: HiddenLayer) -> OwnCenters:
         """Find the samples that are centers of the layer, and for each all centers equal to it."""
-        rows = np.flatnonzero(self.centers >= 0)
-        equal = center_finder(layer)(layer.sparse_centers)
-        return OwnCenters(rows, (equal[:, None] == self.centers[rows]).astype(np.float64))
+        return OwnCenters.of(layer, self.centers)
 
 
 def leave_out(

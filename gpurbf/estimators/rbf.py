@@ -164,7 +164,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     ``decision_function``. The temperature is fitted on up to 800 training samples,
     to the outputs that the model would give if a sample had been left out. With the sample, its
     copies are left out and, if it is a center, this center. ``"ridge"`` has a closed form for these
-    outputs; ``"cg"`` uses a closed form or a solution without these samples. ``"lms"`` and
+    outputs; ``"cg"`` uses a closed form or a solution without these samples. With more than 512
+    centers that are not all samples that form is an estimate, and keeps the center. ``"lms"`` and
     ``"one-hot"`` use the outputs of up to 800 training samples as they are. For isotonic or
     cross-validated calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
 

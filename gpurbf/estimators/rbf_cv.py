@@ -246,7 +246,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     def _choose_left_out(self, rows: Rows) -> Chosen:
         """Choose distinct samples by their content: order and repetition do not matter."""
         most = _MOST if self.n_left_out == "auto" else self.n_left_out
-        found = Race(0, by_class=True).over(*rows[:3]).at(slice(most))
+        found = Race(0, by_class=True).over(*rows[:3])
+        found = found.at(found.totals > 0).at(slice(most))  # a class may have the weight 0
         return found, copies_of(found, rows)
 
     @stage("output training")

@@ -465,7 +465,8 @@ def test_the_answer_is_the_direct_solution(
     assume(plain.w is None or len(np.unique(plain.y[plain.w > 0])) > 1)
     in_order, weighed = name.startswith("FSVC"), "lms" in name
     assume(not (in_order if change == "rows permuted" else weighed and change == "weights scaled"))
-    assume(case.metric != "dot" or change not in ("shifted", "scaled"))  # products are others
+    if case.metric == "dot" or name == "lms":  # products are others, and so is the order drawn
+        assume(change not in ("shifted", "scaled"))
     check = svc_is_optimal if name == "SVC" else network_is_the_solution
     losses = []
     for p in (plain, CHANGES[change](plain, by))[: 1 + (change != "nothing")]:
@@ -557,7 +558,7 @@ def network_is_the_solution(name, case, model, p, tol):
     else:
         _, groups = np.unique(np.column_stack([X, y]), axis=0, return_inverse=True)
         groups = groups.ravel()  # NumPy 2.0.0 has them in a column
-        left = truth.left_out(groups, own & (name != "cg"))
+        left = truth.left_out(groups, own & (name != "cg" or len(C) <= 512))  # beyond: estimates
     if not isinstance(truth, DeltaRule):
         # Float64 cannot tell a leverage that is nearer to 1: docs/reliability.md. The condition of
         # the sums is m / alpha at most.

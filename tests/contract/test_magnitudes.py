@@ -53,6 +53,13 @@ def test_data_whose_squares_overflow_or_vanish_are_an_error_that_names_column_an
         clone(model).fit(data, CLASSES)
 
 
+@pytest.mark.parametrize("model", [RBFLayer(30), RBFClassifier(30), FSVC()], ids=str)
+def test_so_is_a_precision_that_is_set_after_the_fit(model):
+    fitted = clone(model).fit(1e-24 * NORMAL, CLASSES).set_params(precision="float32")
+    with pytest.raises(ValueError, match=r"float32 cannot be computed: column . of X reaches"):
+        getattr(fitted, "transform", getattr(fitted, "predict", None))(1e-24 * NORMAL)
+
+
 def test_a_gamma_that_vanishes_is_an_error_too():
     """Squares overflow, and squared distances do not."""
     with pytest.raises(ValueError, match="Scale the data"):

@@ -128,6 +128,15 @@ def test_enough_is_two_standard_errors_of_the_differences():
     assert not settled(np.stack([best, np.sqrt(1.05 + 0.2 * spread)]), T, np.arange(100) // 90)
 
 
+@pytest.mark.parametrize("scoring", [None, "accuracy"])
+def test_samples_whose_class_has_no_weight_are_not_left_out(scoring):
+    model = RBFClassifierCV(30, scoring=scoring, class_weight={0: 0, 1: 0}, random_state=0)
+    alone = model.set_params(n_left_out=None).fit(X, y)
+    assert alone.n_left_out_ == (y == 2).sum()
+    for n in (1, 2):  # the error was a division by 0
+        assert model.set_params(n_left_out=n).fit(X, y).n_left_out_ == n
+
+
 @pytest.mark.parametrize("scoring", ["accuracy", "neg_log_loss", "f1_macro"])
 def test_other_scores_and_labels(scoring):
     names = iris.target_names[y]

@@ -9,15 +9,16 @@ import reference
 import threadpoolctl
 from callers import outputs
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_moons
+from sklearn.datasets import load_breast_cancer, load_digits, make_moons
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, config_context
 from gpurbf.runtime import memory
 from gpurbf.solvers import automatic
 from gpurbf.solvers.cg import CG
 from gpurbf.solvers.cg.preconditioners import Falkon
-from gpurbf.solvers.ridge import Ridge
+from gpurbf.solvers.ridge import OwnCenters, Ridge
 from tests.solvers.test_ridge import normal_equations
 
 X, y = load_digits(return_X_y=True)
@@ -259,8 +260,21 @@ def test_left_out_outputs_of_few_centers_are_those_of_ridge(centers, weighted, i
     solver = CG(1e-4, fit_intercept=intercept, tol=0.1)
     _, found = solved(solver, layer, some, T[:90], w)
     solution = Ridge(1e-4, fit_intercept=intercept).solve(normal_equations(layer, some, T[:90], w))
-    expected = solution.leave_one_out(layer.activations(some), T[:90], w)
+    # A sample that is a center is left out with this center, and with those that are equal to it.
+    same = (some[:, None].astype(float) == layer.sparse_centers).all(axis=2)
+    own = OwnCenters(np.flatnonzero(same.any(axis=1)), same[same.any(axis=1)].T.astype(float))
+    expected = solution.leave_one_out(layer.activations(some), T[:90], w, own)
     np.testing.assert_allclose(found.left_out(rows, w), expected, atol=1e-5)
+
+
+def test_probabilities_are_those_of_ridge_where_most_samples_are_centers():
+    A, b = load_breast_cancer(return_X_y=True)
+    A = StandardScaler().fit_transform(A)[:300]
+    by_ridge, by_cg = (
+        RBFClassifier(250, solver=solver, random_state=0).fit(A, b[:300])
+        for solver in ("ridge", CG(**TIGHT))
+    )
+    assert by_cg.temperature_ == pytest.approx(by_ridge.temperature_, rel=1e-3)
 
 
 def test_probabilities_are_finite_where_all_samples_are_left_out_at_once():
@@ -269,6 +283,18 @@ def test_probabilities_are_finite_where_all_samples_are_left_out_at_once():
     A, C = X[:5][rng.integers(0, 5, 400)], rng.uniform(0, 16, (600, 64))
     model = RBFClassifier(centers=C, solver=CG(1e-3, preconditioner=50, tol=1e-4))
     assert np.isfinite(model.fit(A, rng.integers(0, 2, 400)).predict_proba(A)).all()
+
+
+@pytest.mark.parametrize(
+    "n_distinct, n_samples, left", [(3, 3, None), (2, 40, None), (2, 2, {0: 0})]
+)
+def test_probabilities_of_landmarks_and_a_few_distinct_samples_are_finite(
+    n_distinct, n_samples, left
+):
+    """All of which are centers; also where there is no other of weight above 0."""
+    A = X[np.arange(n_samples) % n_distinct]
+    model = RBFClassifier("all", solver=CG(preconditioner=1), class_weight=left, random_state=0)
+    assert np.isfinite(model.fit(A, np.arange(n_samples) % 2).predict_proba(A)).all()
 
 
 @pytest.mark.slow

@@ -72,8 +72,9 @@ class CGSolution:
         outputs = self.system.leave_one_out(*self.system.weights(self.V), rows, mass)
         if outputs is not None:
             return outputs
-        parts = np.array_split(rows, -(-len(rows) * _N_PARTS // self.system.X.shape[0]))
-        return np.concatenate([self._without(part) for part in parts])
+        # Equal samples are one where they are the centers.
+        n_parts = min(len(rows), -(-len(rows) * _N_PARTS // len(self.system.T)))
+        return np.concatenate([self._without(part) for part in np.array_split(rows, n_parts)])
 
     def _without(self, rows: np.ndarray) -> np.ndarray:
         system, V = self.system.without(self.V, rows)

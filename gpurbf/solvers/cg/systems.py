@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpurbf.data.hashes import row_hashes
+from gpurbf.data.hashes import finder, row_hashes
 from gpurbf.data.samples import FORCED
 from gpurbf.layer import Layer, activations
 from gpurbf.runtime.errors import OutOfRange
@@ -41,7 +41,7 @@ from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import map_single_threaded_blas
 from gpurbf.solvers.cg.preconditioners import Cholesky, Falkon, Nystrom
 from gpurbf.solvers.cg.stored_h import rows_of
-from gpurbf.solvers.ridge import Ridge
+from gpurbf.solvers.ridge import OwnCenters, Ridge
 from gpurbf.solvers.ridge.fixed_point import LEAST_ROWS_PER_CENTER, fixed_point, tolerable
 from gpurbf.solvers.ridge.normal_equations import NormalEquations, relative_to
 
@@ -180,18 +180,20 @@ class LeastSquares:
     ) -> np.ndarray | None:
         """Outputs by the closed form of `RidgeSolution`, for all of a sample's weight.
 
-        With few centers, sums take little time, so `Ridge` computes the leverages. With more,
-        `Falkon` assumes that all samples have the same weight. So its leverage ℓ is that of a
-        sample of mean weight, whose output without it is f + ℓ / (1 - ℓ) (f - t). The difference
-        from f is proportional to the weight.
+        With few centers, sums take little time, so `Ridge` computes the leverages, and leaves out
+        the center that a sample is. With more, `Falkon` assumes that all samples have the same
+        weight. So its leverage ℓ is that of a sample of mean weight, whose output without it is
+        f + ℓ / (1 - ℓ) (f - t). The difference from f is proportional to the weight.
         """
         if len(W) <= _MAX_SUMMED_CENTERS:
             layer = self.layer.in_float64()
             normal = NormalEquations(len(b), *fixed_point(layer, self.X))
             normal.add(layer, self.X, self.T, self.w)
             solution = Ridge(self.alpha, fit_intercept=self.solver.fit_intercept).solve(normal)
+            X, centers = self.X[rows], finder(row_hashes(layer.sparse_centers, 0))
             with layer.allocator():
-                return solution.leave_one_out(activations(layer, self.X[rows]), self.T[rows], mass)
+                own = OwnCenters.of(layer, centers(row_hashes(X, 0)))
+                return solution.leave_one_out(activations(layer, X), self.T[rows], mass, own)
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
@@ -289,7 +291,7 @@ class KernelSystem:
         if not self.solver.fit_intercept:
             return V, self.target_mean
         V, ones = V[:, :-1], V[:, -1]
-        b = V.sum(axis=0) / ones.sum()
+        b = V.sum(axis=0) / (ones.sum() or 1.0)  # without any sample all is 0
         return V - ones[:, None] * b, self.target_mean + b
 
     def without(self, U: np.ndarray, rows: np.ndarray) -> tuple[KernelSystem, np.ndarray]:

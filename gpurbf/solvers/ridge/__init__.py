@@ -17,6 +17,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
+from gpurbf.data.hashes import finder, row_hashes
+from gpurbf.layer import Layer
 from gpurbf.runtime.arrays import library, to_host
 from gpurbf.runtime.checks import check_number
 from gpurbf.runtime.errors import warn
@@ -100,6 +102,13 @@ class OwnCenters(NamedTuple):
 
     rows: np.ndarray
     units: np.ndarray
+
+    @classmethod
+    def of(cls, layer: Layer, numbers: np.ndarray) -> OwnCenters:
+        """From the number of the first center equal to each row, -1: none."""
+        hashes = row_hashes(layer.sparse_centers, 0)
+        rows, equal = np.flatnonzero(numbers >= 0), finder(hashes)(hashes)
+        return cls(rows, (equal[:, None] == numbers[rows]).astype(np.float64))
 
     def within(self, part: slice) -> OwnCenters:
         """Those of the rows in ``part``, with places from its start."""
