@@ -113,7 +113,7 @@ def _load(name: str) -> Images:
         return Images(train, y_train, test, y_test)
     if name in _NAMED:
         load = getattr(datasets, f"load_{name.replace('-', '_')}")
-        train, y_train, test, y_test = load(os.environ.get("GPURBF_TEST_DATA"))
+        train, y_train, test, y_test = load(os.environ.get("GPURBF_TEST_DATA") or None)
         return Images(train.reshape(-1, 28, 28), y_train, test.reshape(-1, 28, 28), y_test)
     if not Path(name).is_dir():
         raise UserError(f"--data {name}: neither a folder nor one of digits, {', '.join(_NAMED)}.")

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data",
         "--data-home",
         dest="data_home",
-        default=os.environ.get("GPURBF_TEST_DATA"),
+        default=os.environ.get("GPURBF_TEST_DATA") or None,
         metavar="DIR",
         help="folder with MNIST's files (default: $GPURBF_TEST_DATA, else scikit-learn's digits)",
     )

@@ -249,7 +249,8 @@ class Blocks:
         if class_weight is None:
             return self
         weighted, mass = copy.copy(self), lambda: self.class_mass
-        weighted.factors = class_factors(class_weight, self.classes, mass, bounds=bounds)
+        options = {"bounds": bounds, "masked": self.shape[0] < self.n_given}
+        weighted.factors = class_factors(class_weight, self.classes, mass, **options)
         weighted.known = {}
         return weighted
 

@@ -71,6 +71,8 @@ def own_array(A: Any) -> Any:
 def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> Any:
     """Validate X (N, n): finite float64, float32 or uint8, dense or CSR; with ``y=``, both."""
     X, options = on_host(X), {name: on_host(value) for name, value in options.items()}
+    if sp.issparse(X) and X.format == "csr" and X.dtype == np.uint8 and not X.has_canonical_format:
+        X = X.astype(np.float64)  # the sum of an input's entries may be beyond 255
     if getattr(X, "dtype", None) != np.uint8:  # uint8 is finite and stays: it is not read
         count(nbytes=getattr(X, "nbytes", 0))
     # scikit-learn's validation takes 50 µs to begin, half as long as a prediction of one sample.
@@ -243,7 +245,8 @@ class Rows(NamedTuple):
         if estimator.class_weight is None:
             return self, None
         mass = functools.partial(class_mass, self.y, self.weights, len(estimator.classes_))
-        factors = class_factors(estimator.class_weight, estimator.classes_, mass, bounds=bounds)
+        options = {"bounds": bounds, "masked": self.places is not None}
+        factors = class_factors(estimator.class_weight, estimator.classes_, mass, **options)
         return self.times(factors), factors
 
     def times(self, factors: np.ndarray) -> Rows:
@@ -319,12 +322,18 @@ def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) ->
 
 
 def class_factors(
-    class_weight: Any, classes: np.ndarray, mass: Callable[[], np.ndarray], *, bounds: bool = False
+    class_weight: Any,
+    classes: np.ndarray,
+    mass: Callable[[], np.ndarray],
+    *,
+    bounds: bool = False,
+    masked: bool = False,
 ) -> np.ndarray:
     """The factor of each class; "balanced" makes the classes' weights, ``mass()``, equal.
 
     Only "balanced" calls ``mass``, see `class_mass`. ``bounds``: the factors are those of SVC's
-    bounds, which must not be zero but may be infinite.
+    bounds, which must not be zero but may be infinite. ``masked``: some samples have weight 0, so a
+    dict may name a class that is none of these.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         found = mass().astype(float)
@@ -339,7 +348,7 @@ def class_factors(
         names = classes.tolist()
         factors = np.array([class_weight.get(name, 1.0) for name in names], np.float64)
         others = [name for name in names if name not in class_weight]
-        if others and len(names) - len(others) != len(class_weight):
+        if others and not masked and len(names) - len(others) != len(class_weight):
             raise ValueError(f"The classes, {others}, are not in class_weight")
         allowed = "> 0" if bounds else f"0, or from {_LEAST:g} to {_MOST:g}"
         for c in np.flatnonzero(~(factors > 0) if bounds else _out_of_range(factors)):

@@ -320,7 +320,7 @@ class SVC(
         if used is not None and self._given():
             X = X[:, used]
         self.classes_, codes = check_labels(y, type(self).__name__, used is not None)
-        rows = Rows(X, codes, weights)
+        rows = Rows(X, codes, weights, used)
         weighted, factors = rows.with_class_weights(self, bounds=True)
         self.class_weight_ = np.ones(len(self.classes_)) if factors is None else factors
         C = float(self.C) * (np.ones(len(codes)) if weighted.weights is None else weighted.weights)

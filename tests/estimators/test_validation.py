@@ -279,6 +279,30 @@ def test_class_weights_are_found_by_labels_that_are_digits_in_text(model):
         clone(model).set_params(class_weight={"3": 1.0}).fit(X, y.astype(str))
 
 
+@pytest.mark.parametrize("model", [SVC(), RBFClassifier(5), FSVC(1.0, solver="lms")], ids=str)
+def test_class_weights_may_name_a_class_whose_samples_have_weight_0(model):
+    weights = np.where(y == 1, 0.0, 1.0)
+    model = clone(model).set_params(random_state=0, class_weight={0: 1.0, 2: 3.0})
+    expected = clone(model).fit(X, y, weights).decision_function(X)
+    for named in ({1: 5.0, 2: 3.0}, {0: 1.0, 1: 5.0, 2: 3.0}):
+        found = clone(model).set_params(class_weight=named).fit(X, y, weights)
+        np.testing.assert_array_equal(found.decision_function(X), expected)
+
+
+@pytest.mark.parametrize("model", [SVC(), RBFClassifier(5), RBFLayer(5), FSVC(1.0)], ids=str)
+def test_bytes_that_are_given_twice_add_up_beyond_255(model):
+    A = np.random.default_rng(0).integers(0, 200, (40, 4))
+    entries = np.hstack([A, A]).astype(np.uint8).ravel(), np.tile(np.arange(4), 80)
+    twice = sp.csr_array((*entries, np.arange(0, 321, 8)), A.shape)
+    given = [
+        clone(model).set_params(random_state=0).fit(B, y) for B in (twice, sp.csr_array(2.0 * A))
+    ]
+    of = "transform" if isinstance(model, RBFLayer) else "decision_function"
+    found, expected = (getattr(each, of)(twice) for each in given)
+    np.testing.assert_array_equal(found, expected)
+    assert twice.nnz == 320 and twice.dtype == np.uint8
+
+
 class Failing(Callback):
     """A callback with an error of its own."""
 
