@@ -516,7 +516,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if radius == "ratio":
             some = X[order.stream[:: max(1, len(order.stream) // 200)]]
             D = distances(some, some, self.metric, **self._options)
-            radius = radius_for_ratio(X, codes, order.stream, self._new_selection, D)
+            passes = self._rule(), self._new_selection
+            radius = radius_for_ratio(X, codes, order.stream, *passes, D)
         elif radius is not None:
             radius = float(radius)
         if radius is None or self.eval_radius == "auto":

@@ -5,13 +5,14 @@ import time
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_wine, make_classification
+from sklearn.datasets import load_iris, load_wine, make_classification
 
 from gpurbf import FSVC, config_context
 from gpurbf.fsvc import search
 from gpurbf.fsvc.search import Trial
 from gpurbf.fsvc.selection import SELECTIONS
 from gpurbf.runtime import threads
+from tests import reference
 from tests.estimators.test_fsvc import DIGITS, SOLVERS
 
 X, y = DIGITS
@@ -125,6 +126,23 @@ def test_the_search_works_where_the_sample_is_a_part_of_the_data(memory):
 def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
     model = fitted(X, y, "ratio", selection=selection)
     assert 0.01 * len(X) <= len(model.centers_) <= 0.1 * len(X)
+
+
+@pytest.mark.parametrize("radius", ["auto", "ratio"])
+@pytest.mark.parametrize(("selection", "overlap"), [("per-class", 1.0), ("pass", 20.0)])
+def test_no_units_are_so_wide_that_activations_round_to_one(radius, selection, overlap):
+    """Fewer centers than a pass takes with any radius were looked for: radii went up to 1e19."""
+    A, b = load_iris(return_X_y=True)
+    A, b = (X[:60], y[:60]) if radius == "ratio" else (A[::2], b[::2])
+    model = fitted(A, b, radius, selection=selection, overlap=overlap)
+    assert model.radius_ < 1000 and model.radius_path_["radius"].max() < 1000
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_ratio_ends_at_the_most_centers_allowed(selection):
+    model = fitted(X[:700], y[:700], "ratio", selection=selection, max_centers=10)
+    distance = search.typical_distance(reference.euclidean(X[:200], X[:200]))
+    assert len(model.centers_) == 10 and model.radius_ > distance / 4
 
 
 def test_the_defaults_are_error_aware_with_both_radii_and_the_recipes_as_published():
