@@ -100,6 +100,20 @@ def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
         fitted(size * X[:100], y[:100], radius, metric="sqeuclidean")
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e-14, 1e12])
+def test_the_search_holds_squares_of_squared_distances(size, dtype):
+    A = (size * X[:200]).astype(dtype)
+    assert fitted(A, y[:200], metric="sqeuclidean").score(A, y[:200]) > 0.9
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("radius", [1e-30, 1e-18, 1e30])
+def test_a_radius_is_given_whose_square_float32_does_not_hold(radius):
+    assert np.isfinite(fitted(X[:200], y[:200], radius).radius_path_["loss"]).all()
+
+
 def test_a_given_radius_leaves_only_the_evaluation_radius_to_search():
     model = fitted(X[:500], y[:500], 2.0, eval_radius="auto")
     assert set(model.radius_path_["radius"]) == {2.0}
