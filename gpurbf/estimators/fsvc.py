@@ -469,6 +469,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         found = quantizations_of(X, pass_precision(self.precision))
         known = self._stream_quantizations if hasattr(self, "_selection") else None
         if known is not None and found is not None:
+            if not X.shape[0]:  # a chunk of which no sample has a weight
+                return
             found = tuple(quantization for quantization in known if quantization in found)
         self._stream_quantizations: tuple[Quantization, ...] | None = found
 
