@@ -155,6 +155,14 @@ def test_means_lie_among_the_samples(rule):
         draw(rule, X, y, 601)
 
 
+@pytest.mark.parametrize(("size", "origin"), [(1 / 16, 1e4), (1e-30, 0.0), (1e30, 0.0)])
+def test_means_of_float32_samples_are_those_of_the_same_numbers_in_float64(size, origin):
+    samples = (size * X + origin).astype(np.float32)
+    with limited(1):
+        found, expected = (draw("kmeans", A, y, 20) for A in (samples, samples.astype(np.float64)))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_rules_by_class_ask_for_labels_or_do_without():
     with pytest.raises(ValueError, match="pass y"):
         draw("kmeans-class", X, None, 10)
