@@ -104,7 +104,9 @@ def _by_count(
         return len(passes.indices)
 
     some = X[stream[:200]]
-    some = some.toarray() if sp.issparse(some) else some
+    if sp.issparse(some):
+        used = np.unique(some.indices)
+        some = (some[:, used] if 2 * len(used) < some.shape[1] else some).toarray()
     D = np.array([direct_distance(x, some, activation.metric) for x in some])
     radius = find_radius(count, n_centers, most, typical_distance(D))
     taken = np.isin(stream, found[radius])

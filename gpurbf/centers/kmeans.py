@@ -9,8 +9,13 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from gpurbf.centers.sample import shares
+from gpurbf.data.samples import holds_squares
 from gpurbf.layer.sparse import canonical_csr
 from gpurbf.runtime.threads import single_threaded_blas, thread_limit
+
+# Samples to estimate how far they are from the origin; squared distance from it, in terms of that
+# between samples, above which float32 loses a hundredth of the latter or more.
+_SAMPLE, _FAR = 100, 1e5
 
 
 def kmeans(
@@ -45,7 +50,7 @@ def kmeans(
 
     _check_enough_samples(X, n_centers)
     # MiniBatchKMeans takes float64 or float32: small integers are converted without loss.
-    dtype = X.dtype if X.dtype in (np.float32, np.float64) else np.float32
+    dtype = np.float64 if X.dtype == np.float64 or _are_too_coarse(X) else np.float32
     # Its loops take entries that are given once, with short indices.
     X = (canonical_csr(X) if sp.issparse(X) else X).astype(dtype, copy=False)
     size = max(1024, 2 * n_centers)
@@ -96,6 +101,16 @@ def kmeans_class(
         w = None if weights is None else weights[own]
         found.append(kmeans(X[own], None, n, weights=w, random_state=random_state))
     return np.concatenate(found)
+
+
+def _are_too_coarse(X: Any) -> bool:
+    """Whether float32 does not hold squares, or loses their differences far from the origin."""
+    if not holds_squares(np.float32, X):
+        return True
+    if sp.issparse(X):  # most numbers are 0
+        return False
+    some = X[:: -(-X.shape[0] // _SAMPLE)].astype(np.float64)
+    return bool(np.square(some.mean(axis=0)).sum() > _FAR * some.var(axis=0).sum() > 0)
 
 
 def _check_enough_samples(X: Any, n_centers: int) -> None:

@@ -469,6 +469,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         found = quantizations_of(X, pass_precision(self.precision))
         known = self._stream_quantizations if hasattr(self, "_selection") else None
         if known is not None and found is not None:
+            if not X.shape[0]:  # a chunk of which no sample has a weight
+                return
             found = tuple(quantization for quantization in known if quantization in found)
         self._stream_quantizations: tuple[Quantization, ...] | None = found
 
@@ -516,7 +518,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         if radius == "ratio":
             some = X[order.stream[:: max(1, len(order.stream) // 200)]]
             D = distances(some, some, self.metric, **self._options)
-            radius = radius_for_ratio(X, codes, order.stream, self._new_selection, D)
+            passes = self._rule(), self._new_selection
+            radius = radius_for_ratio(X, codes, order.stream, *passes, D)
         elif radius is not None:
             radius = float(radius)
         if radius is None or self.eval_radius == "auto":

@@ -187,12 +187,24 @@ def _grid(
 def _center_limits(n_samples: int, rule: Rule) -> tuple[float, float]:
     """Minimum and maximum number of centers that a search aims at: 1 to 10 % of the samples.
 
-    Small data may have more: half of the samples, up to 1,000, and one center per class.
+    Small data may have more: half of the samples, up to 1,000, and what wide units have.
     """
-    high = max(0.1 * n_samples, min(0.5 * n_samples, _MAX_CENTERS_OF_FEW_SAMPLES), rule.n_classes)
+    least = _centers_of_wide_units(n_samples, rule)
+    high = max(0.1 * n_samples, min(0.5 * n_samples, _MAX_CENTERS_OF_FEW_SAMPLES), least)
     if rule.max_centers is not None:
         high = min(high, rule.max_centers)
-    return min(max(0.01 * n_samples, rule.n_classes), high), high
+    return min(max(0.01 * n_samples, least), high), high
+
+
+def _centers_of_wide_units(n_samples: int, rule: Rule) -> float:
+    """One center per class, or as many as every pass takes however wide its units are.
+
+    Activations are below 1, so a pass takes more than `overlap` samples if it has them. Only radii
+    so wide that activations round to 1 give fewer.
+    """
+    n_passes = rule.n_classes if rule.kind == "per-class" else 1
+    wide = 0 if rule.kind == "error" else n_passes * (math.floor(rule.overlap) + 1)
+    return max(rule.n_classes, min(wide, n_samples))
 
 
 def _extrapolate(centers: np.ndarray, n_sample: int, n_samples: int) -> float:
@@ -210,11 +222,16 @@ def _extrapolate(centers: np.ndarray, n_sample: int, n_samples: int) -> float:
 
 
 def radius_for_ratio(
-    X: Any, y: np.ndarray, stream: np.ndarray, new: Callable[[float], Selection], D: np.ndarray
+    X: Any,
+    y: np.ndarray,
+    stream: np.ndarray,
+    rule: Rule,
+    new: Callable[[float], Selection],
+    D: np.ndarray,
 ) -> float:
     """A radius that makes 1 to 10 % of the stream centers: the rule of the authors' code.
 
-    ``new(radius)`` gives an empty selection, D are some distances.
+    ``new(radius)`` gives an empty selection by the rule, D are some distances.
     """
 
     def count(radius: float) -> int:
@@ -223,8 +240,10 @@ def radius_for_ratio(
         return len(selection.indices)
 
     # Well inside the rule's limits, so that a few more samples do not leave them.
-    low, high = 0.02 * len(stream), max(0.05 * len(stream), len(np.unique(y)))
-    return find_radius(count, min(low, high), high, typical_distance(D))
+    high = max(0.05 * len(stream), _centers_of_wide_units(len(stream), rule))
+    if rule.max_centers is not None:
+        high = min(high, rule.max_centers)
+    return find_radius(count, min(0.02 * len(stream), high), high, typical_distance(D))
 
 
 _MAX_RADII, _MAX_RADII_WITHOUT_CHANGE = 60, 5

@@ -177,6 +177,23 @@ class Pass:
     indices: np.ndarray = field(default_factory=partial(np.empty, 0, np.int64))
     _range: tuple[np.ndarray, np.ndarray] | None = None
 
+    def take_columns(self, some: np.ndarray) -> None:
+        """Leave out the other inputs, which are 0 for all centers and all samples of the feed."""
+        if self.centers is not None:
+            self.centers = self.centers[:, some]
+        if self._range is not None:
+            self._range = self._range[0][some], self._range[1][some]
+
+    def spread_columns(self, some: np.ndarray, n: int) -> None:
+        """Put the inputs back in their places among n, of which the others are 0."""
+        centers = np.zeros((len(self.centers), n), self.centers.dtype)
+        centers[:, some] = self.centers
+        self.centers = centers
+        if self._range is not None:
+            low, high = np.zeros((2, n), self._range[0].dtype)
+            low[some], high[some] = self._range
+            self._range = low, high
+
     def feed(self, X: Any, y: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
         """Take the next samples of the stream.
 
@@ -352,11 +369,31 @@ class Selection:
         Returns the new places of the earlier centers.
         """
         places = np.arange(X.shape[0]) if places is None else places
-        before = [len(one.indices) for one in self.passes]
+        before, n = [len(one.indices) for one in self.passes], X.shape[1]
+        used = self._used_columns(X)
+        if narrow := 2 * len(used) < n:
+            X = X[:, used]
+            for one in self.passes:
+                one.take_columns(used)
         for c, one in enumerate(self.passes):
             one.feed(X, y, order[y[order] == c] if self.kind == "per-class" else order, places)
+            if narrow:
+                one.spread_columns(used, n)
         starts = np.cumsum([0] + [len(one.indices) for one in self.passes])
         return np.concatenate([start + np.arange(n) for start, n in zip(starts, before)])
+
+    def _used_columns(self, X: Any) -> np.ndarray:
+        """The columns of X that are not 0 in all samples and centers, if X is sparse, else all.
+
+        The others add nothing to a distance, and blocks of samples and the centers are dense.
+        """
+        used = np.full(X.shape[1], not sp.issparse(X))
+        if sp.issparse(X):
+            used[X.indices] = used[:1] = True  # one or more
+            for one in self.passes:
+                if one.centers is not None:
+                    used |= one.centers.any(axis=0)
+        return np.flatnonzero(used)
 
     def plain(self) -> dict[str, Any]:
         """The state to keep, as arrays, numbers and names; see `from_plain`."""

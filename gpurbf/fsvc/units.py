@@ -13,6 +13,8 @@ METRICS = ("euclidean", "manhattan", "sqeuclidean")
 KERNELS = ("gaussian", "triangular")
 # k of max(0, 1 - d / (k r)): the triangle with the area of the gaussian of that radius.
 WIDTH = math.sqrt(2 * math.pi)
+# float32 holds the squares of distances that such squares 2 r² are compared with.
+_LEAST_SQUARE, _MOST_SQUARE = 1e-31, 1e36
 
 
 class Unit(NamedTuple):
@@ -25,9 +27,17 @@ class Unit(NamedTuple):
     def of_distance(self, d: Any, out: Any = None) -> Any:
         """phi(d) for an array of distances, written to `out` if given, which may be d itself."""
         if self.kernel == "gaussian":
-            H = np.multiply(d, d, out=out)
-            H = np.divide(H, -2 * float(self.radius) * float(self.radius), out=H)
-            return np.exp(H, out=H)
+            square = 2 * float(self.radius) * float(self.radius)
+            if d.dtype == np.float32 and not _LEAST_SQUARE < square < _MOST_SQUARE:
+                H = self.of_distance(d.astype(np.float64)).astype(np.float32)
+                if out is None:
+                    return H
+                out[...] = H
+                return out
+            with np.errstate(over="ignore"):  # of infinity the exponential is 0
+                H = np.multiply(d, d, out=out)
+                H = np.divide(H, -square, out=H)
+                return np.exp(H, out=H)
         H = np.divide(d, WIDTH * float(self.radius), out=out)
         H = np.subtract(1, H, out=H)
         return np.maximum(0, H, out=H)

@@ -1,5 +1,7 @@
 """Center rules: the draw depends on content alone, classes get their share, means are k-means'."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,6 +13,7 @@ from gpurbf import RBFLayer
 from gpurbf.centers import CENTERS
 from gpurbf.centers.sample import Distinct, Race, shares
 from gpurbf.data.hashes import row_hashes
+from gpurbf.layer.activation import Activation
 from gpurbf.runtime.threads import limited, thread_limit
 
 X, y = load_digits(return_X_y=True)
@@ -153,6 +156,27 @@ def test_means_lie_among_the_samples(rule):
     assert (X.min(axis=0) <= C + 1e-9).all() and (X.max(axis=0) >= C - 1e-9).all()
     with pytest.raises(ValueError, match="n_centers=601"):
         draw(rule, X, y, 601)
+
+
+@pytest.mark.parametrize(("size", "origin"), [(1 / 16, 1e4), (1e-30, 0.0), (1e30, 0.0)])
+def test_means_of_float32_samples_are_those_of_the_same_numbers_in_float64(size, origin):
+    samples = (size * X + origin).astype(np.float32)
+    with limited(1):
+        found, expected = (draw("kmeans", A, y, 20) for A in (samples, samples.astype(np.float64)))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("rule", ["fsvc", "fsvc-class"])
+def test_passes_take_no_memory_for_columns_without_an_entry(rule):
+    narrow = sp.csr_array(X[:200] * np.pi)
+    wide = sp.csr_array((narrow.data, narrow.indices, narrow.indptr), shape=(200, 100_000))
+    options = {"activation": Activation("euclidean", "gaussian", 0.001)}
+    options |= {"weights": None, "backend": "numpy", "precision": "auto"}
+    tracemalloc.start()
+    found = CENTERS[rule](wide, y[:200], 20, random_state=np.random.RandomState(0), **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found) == 20 and peak < 100e6  # 320e6 with all columns
 
 
 def test_rules_by_class_ask_for_labels_or_do_without():

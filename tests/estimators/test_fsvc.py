@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits, load_iris, make_blobs
 
 from gpurbf import FSVC, RBFLayer, config_context, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
-from gpurbf.fsvc.selection import MARGIN, SELECTIONS, Rule
+from gpurbf.fsvc.selection import MARGIN, SELECTIONS, Pass, Rule
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit, direct_distance
 from gpurbf.layer.layer import HiddenLayer
 from tests import reference
@@ -153,6 +153,16 @@ def test_a_chunk_without_weight_changes_nothing(solver):
     assert np.array_equal(model.coef_, before)
 
 
+def test_a_chunk_without_weight_does_not_change_the_arithmetic_of_others():
+    A, b = np.round(4 * X), y
+    model, other = (ordered(radius=3.0).partial_fit(A[:300], b[:300], [0, 1, 2]) for _ in range(2))
+    other.partial_fit(A[:5] + 0.3, b[:5], sample_weight=np.zeros(5))
+    for stream in (model, other):
+        stream.partial_fit(A[300:], b[300:])
+    assert other.backend_info_ == model.backend_info_
+    assert np.array_equal(other.decision_function(A), model.decision_function(A))
+
+
 def test_weights_that_grow_without_limit_are_refused_though_they_are_numbers():
     Z, y = np.round(10 * load_iris().data) + 0.25, load_iris().target
     model = ordered(radius=0.5, kernel="triangular", solver="lms", learning_rate=4.0, n_epochs=3)
@@ -230,6 +240,41 @@ def test_sparse_samples_give_the_model_of_dense_ones(container, selection):
     assert np.array_equal(dense.center_indices_, sparse.center_indices_)
     found, expected = outputs(sparse, container(X)), outputs(dense, X)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_columns_without_an_entry_change_nothing_and_take_no_time(selection, kernel, monkeypatch):
+    columns = np.random.default_rng(0).choice(3000, 6, replace=False)
+    wide = np.zeros((len(X), 3000))
+    wide[:, columns] = X
+    wide[:300, columns[:2]] = 0.0  # a column may be needed later
+    sizes = []
+
+    def spied(self, block, *args):
+        sizes.append(block.shape[1])
+        return decide(self, block, *args)
+
+    decide = Pass._decide
+    monkeypatch.setattr(Pass, "_decide", spied)
+    model = ordered(radius=1.1, selection=selection, kernel=kernel, solver="ridge")
+    dense, stream = clone(model).fit(wide, y), clone(model)
+    sizes.clear()
+    sparse = clone(model).fit(sp.csr_array(wide), y)
+    assert set(sizes) <= {6, 7}  # the first column is always used
+    for rows, container in (
+        (slice(0, 300), sp.csr_array),
+        (slice(300, 500), np.asarray),
+        (slice(500, 700), sp.csr_array),
+    ):
+        stream.partial_fit(container(wide[rows]), y[rows], classes=[0, 1, 2])
+    for found in (sparse, stream):
+        assert np.array_equal(found.center_indices_, dense.center_indices_)
+        assert np.array_equal(found.centers_, dense.centers_)
+    scores = sparse.decision_function(sp.csr_array(wide))
+    np.testing.assert_allclose(scores, dense.decision_function(wide), rtol=1e-6, atol=1e-7)
+    nothing = clone(model).fit(sp.csr_array((20, 50)), y[:20])
+    assert np.array_equal(nothing.centers_, clone(model).fit(np.zeros((20, 50)), y[:20]).centers_)
 
 
 def test_samples_outside_every_radius_follow_the_rule_and_are_counted():

@@ -5,13 +5,14 @@ import time
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_wine, make_classification
+from sklearn.datasets import load_iris, load_wine, make_classification
 
 from gpurbf import FSVC, config_context
 from gpurbf.fsvc import search
 from gpurbf.fsvc.search import Trial
 from gpurbf.fsvc.selection import SELECTIONS
 from gpurbf.runtime import threads
+from tests import reference
 from tests.estimators.test_fsvc import DIGITS, SOLVERS
 
 X, y = DIGITS
@@ -99,6 +100,20 @@ def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
         fitted(size * X[:100], y[:100], radius, metric="sqeuclidean")
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e-14, 1e12])
+def test_the_search_holds_squares_of_squared_distances(size, dtype):
+    A = (size * X[:200]).astype(dtype)
+    assert fitted(A, y[:200], metric="sqeuclidean").score(A, y[:200]) > 0.9
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("radius", [1e-30, 1e-18, 1e30])
+def test_a_radius_is_given_whose_square_float32_does_not_hold(radius):
+    assert np.isfinite(fitted(X[:200], y[:200], radius).radius_path_["loss"]).all()
+
+
 def test_a_given_radius_leaves_only_the_evaluation_radius_to_search():
     model = fitted(X[:500], y[:500], 2.0, eval_radius="auto")
     assert set(model.radius_path_["radius"]) == {2.0}
@@ -125,6 +140,23 @@ def test_the_search_works_where_the_sample_is_a_part_of_the_data(memory):
 def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
     model = fitted(X, y, "ratio", selection=selection)
     assert 0.01 * len(X) <= len(model.centers_) <= 0.1 * len(X)
+
+
+@pytest.mark.parametrize("radius", ["auto", "ratio"])
+@pytest.mark.parametrize(("selection", "overlap"), [("per-class", 1.0), ("pass", 20.0)])
+def test_no_units_are_so_wide_that_activations_round_to_one(radius, selection, overlap):
+    """Fewer centers than a pass takes with any radius were looked for: radii went up to 1e19."""
+    A, b = load_iris(return_X_y=True)
+    A, b = (X[:60], y[:60]) if radius == "ratio" else (A[::2], b[::2])
+    model = fitted(A, b, radius, selection=selection, overlap=overlap)
+    assert model.radius_ < 1000 and model.radius_path_["radius"].max() < 1000
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_ratio_ends_at_the_most_centers_allowed(selection):
+    model = fitted(X[:700], y[:700], "ratio", selection=selection, max_centers=10)
+    distance = search.typical_distance(reference.euclidean(X[:200], X[:200]))
+    assert len(model.centers_) == 10 and model.radius_ > distance / 4
 
 
 def test_the_defaults_are_error_aware_with_both_radii_and_the_recipes_as_published():
