@@ -210,8 +210,9 @@ class Pass:
         if self.centers is None:
             self.centers = np.empty((0, X.shape[1]), X.dtype)
         layers: list[_SummedLayer] = []
-        # Blocks are dense: of many inputs they have fewer rows.
-        most = min(_MAX_BLOCK_ROWS, max(1, int(working_bytes() / 2 / (8 * X.shape[1]))))
+        # Blocks, and their activities by class, are dense: of many inputs they have fewer rows.
+        row_bytes = 8 * (X.shape[1] + self.n_classes)
+        most = min(_MAX_BLOCK_ROWS, max(1, int(working_bytes() / 2 / row_bytes)))
         start, length = 0, min(_MIN_BLOCK_ROWS, most)
         while start < len(order) and len(self.indices) != self.max_centers:
             rows = order[start : start + length]

@@ -111,6 +111,19 @@ def test_activations_among_candidates_keep_to_the_budget(monkeypatch):
     assert len(made) > 2 and max(K.nbytes for K in made) <= 0.2 * 2**20 / 4
 
 
+def test_activities_of_many_classes_keep_to_the_budget(monkeypatch):
+    made, activity = [], Pass._activity
+
+    def spied(self, *args):
+        made.append(activity(self, *args))
+        return made[-1]
+
+    monkeypatch.setattr(Pass, "_activity", spied)
+    with config_context(memory=0.5):
+        ordered(radius=0.5).fit(np.tile(X, (2, 1)), np.arange(2 * len(X)) % 500)
+    assert len(made) > 2 and max(A.nbytes for A in made) <= 0.5 * 2**20 / 2
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8])
 def test_small_integers_are_never_rescaled(dtype, backend):
     X, y = DIGITS
