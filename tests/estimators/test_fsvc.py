@@ -120,7 +120,8 @@ def test_activities_of_many_classes_keep_to_the_budget(monkeypatch):
 
     monkeypatch.setattr(Pass, "_activity", spied)
     with config_context(memory=0.5):
-        ordered(radius=0.5).fit(np.tile(X, (2, 1)), np.arange(2 * len(X)) % 500)
+        model = ordered(radius=50.0, selection="error")
+        model.fit(np.tile(X, (2, 1)), np.arange(2 * len(X)) % 500)
     assert len(made) > 2 and max(A.nbytes for A in made) <= 0.5 * 2**20 / 2
 
 
