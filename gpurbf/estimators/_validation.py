@@ -71,8 +71,11 @@ def own_array(A: Any) -> Any:
 def check_X(estimator: Any, X: Any, *, reset: bool = False, **options: Any) -> Any:
     """Validate X (N, n): finite float64, float32 or uint8, dense or CSR; with ``y=``, both."""
     X, options = on_host(X), {name: on_host(value) for name, value in options.items()}
-    if sp.issparse(X) and X.format == "csr" and X.dtype == np.uint8 and not X.has_canonical_format:
-        X = X.astype(np.float64)  # the sum of an input's entries may be beyond 255
+    if sp.issparse(X) and X.dtype == np.uint8 and not getattr(X, "has_canonical_format", True):
+        X = X.astype(np.int64).tocsr()  # the sum of an input's entries may be beyond 255
+        X.sum_duplicates()
+        if X.data.max(initial=0) <= 255:  # entries were only not sorted
+            X = X.astype(np.uint8)
     if getattr(X, "dtype", None) != np.uint8:  # uint8 is finite and stays: it is not read
         count(nbytes=getattr(X, "nbytes", 0))
     # scikit-learn's validation takes 50 µs to begin, half as long as a prediction of one sample.

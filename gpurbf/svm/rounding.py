@@ -84,7 +84,9 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     """
     N = len(X)
     spread = np.arange(0, N, max(1, N // _PROBED_COLUMNS))[:_PROBED_COLUMNS]
-    center = np.asarray(X.values[spread], np.float64).mean(axis=0)
+    # Nothing is subtracted for Manhattan distances: float32 is worst far from the origin.
+    manhattan = activation.metric == "manhattan"
+    center = 0.0 if manhattan else np.asarray(X.values[spread], np.float64).mean(axis=0)
     norms = np.empty(N)
 
     def measure(rows: slice) -> None:
@@ -112,6 +114,7 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     # One sample's error is a matter of luck: the largest relative one of many is taken.
     own, squares = np.abs(error[-len(far) :, -len(far) :].diagonal()), norms[far]
     itself = (own / np.maximum(squares, np.finfo(float).tiny)).max() * squares.max()
-    if activation.metric == "manhattan":  # 0, as its inputs err alike; those of a near one do not
-        itself = activation.gamma * np.finfo(np.float32).eps * squares.max() ** 0.5
+    if manhattan:  # 0, as its inputs err alike; those of a near one do not, if they are rounded
+        size = 0.0 if X.values.dtype == np.float32 else squares.max() ** 0.5
+        itself = np.finfo(np.float32).eps * (1.0 + activation.gamma * size)
     return float(np.sqrt(np.square(between).mean(axis=1).max())), float(itself)

@@ -64,6 +64,15 @@ def test_the_median_distance_is_the_same_far_from_zero(metric):
     np.testing.assert_allclose(found, found[0], rtol=1e-12)
 
 
+@pytest.mark.parametrize("far", [0, 1e6])
+def test_the_median_distance_keeps_its_digits_beside_one_sample_far_away(far):
+    X = np.round(RNG.normal(size=(300, 3)) * 64) / 64 + far
+    expected = resolve_gamma("median", X[1:], random_state=np.random.RandomState(0))
+    X[0] = 1e12  # it moves a median of distances by little, and a mean by a lot
+    found = resolve_gamma("median", X, random_state=np.random.RandomState(0))
+    assert found == pytest.approx(expected, rel=0.05)
+
+
 @pytest.mark.parametrize(("offset", "n_looks"), [(0, 1), (3.5, 1), (4.5, 2)])
 def test_data_that_lie_about_zero_are_looked_at_once(offset, n_looks):
     X = RNG.normal(size=(300, 7)) + offset

@@ -289,11 +289,17 @@ def test_class_weights_may_name_a_class_whose_samples_have_weight_0(model):
         np.testing.assert_array_equal(found.decision_function(X), expected)
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "coo"])
 @pytest.mark.parametrize("model", [SVC(), RBFClassifier(5), RBFLayer(5), FSVC(1.0)], ids=str)
-def test_bytes_that_are_given_twice_add_up_beyond_255(model):
+def test_bytes_that_are_given_twice_add_up_beyond_255(model, form):
     A = np.random.default_rng(0).integers(0, 200, (40, 4))
-    entries = np.hstack([A, A]).astype(np.uint8).ravel(), np.tile(np.arange(4), 80)
-    twice = sp.csr_array((*entries, np.arange(0, 321, 8)), A.shape)
+    rows, columns = np.divmod(np.tile(np.arange(160), 2), 4)
+    values = np.tile(A.ravel(), 2).astype(np.uint8)
+    twice = sp.coo_array((values, (rows, columns)), A.shape)
+    if form != "coo":  # its own conversion would sum them
+        major, minor = (rows, columns) if form == "csr" else (columns, rows)
+        order, ends = np.argsort(major, kind="stable"), np.bincount(major + 1).cumsum()
+        twice = getattr(sp, f"{form}_array")((values[order], minor[order], ends), A.shape)
     given = [
         clone(model).set_params(random_state=0).fit(B, y) for B in (twice, sp.csr_array(2.0 * A))
     ]
@@ -301,6 +307,14 @@ def test_bytes_that_are_given_twice_add_up_beyond_255(model):
     found, expected = (getattr(each, of)(twice) for each in given)
     np.testing.assert_array_equal(found, expected)
     assert twice.nnz == 320 and twice.dtype == np.uint8
+
+
+def test_bytes_that_are_not_sorted_stay_bytes():
+    A = np.random.default_rng(0).integers(0, 200, (40, 4)).astype(np.uint8)
+    mixed = sp.csr_array((A[:, ::-1].ravel(), np.tile([3, 2, 1, 0], 40), np.arange(0, 161, 4)))
+    layers = [RBFLayer(5, random_state=0).fit(B, y) for B in (A, mixed)]
+    assert layers[1].centers_.dtype == np.uint8
+    np.testing.assert_array_equal(layers[1].transform(mixed), layers[0].transform(A))
 
 
 class Failing(Callback):

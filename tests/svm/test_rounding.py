@@ -123,6 +123,16 @@ def alike(N, seed):
     return np.c_[np.full(N, 7.0), 0.01 * rng.randn(N)], rng.rand(N) < 0.04
 
 
+def pairs_on_a_grid(offset, dtype=float):
+    """As `twins`, far from the origin, where float32 rounds more."""
+    rng = np.random.default_rng(0)
+    places = 40.0 * np.c_[np.arange(1200) % 25, np.arange(1200) // 25]
+    X = places + rng.uniform(-3, 3, (1200, 2))
+    near = np.flatnonzero(np.arange(600) % 4)
+    X[600 + near] = X[near] + rng.normal(0, 0.2, (len(near), 2))
+    return (X + offset).astype(dtype), np.arange(1200) >= 600
+
+
 def twins():
     """All distances that are compared to measure rounding are too long to be seen in the kernel."""
     rng = np.random.default_rng(0)
@@ -164,6 +174,9 @@ def fractions(N, n):
         (bright(900), ("dot", "sigmoid", 1e-3, -186.6), {"C": 10.0}),
         (noise(), ("euclidean", "rbf", 0.01), {"C": 10.0}),
         (twins(), ("manhattan", "laplacian", 1.0), {"C": 10.0}),
+        (pairs_on_a_grid(1e6), ("manhattan", "laplacian", 1.0), {"C": 10.0}),
+        # Inputs are not rounded, and values are.
+        (pairs_on_a_grid(0, np.float32), ("manhattan", "laplacian", 1.0), {"C": 10, "tol": 1e-7}),
         (alike(1200, 1), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
         (alike(3000, 2), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
         (codes(1500, 3), ("dot", "poly", 6e-5, 1.0, 9), {"C": 1e-3, "max_iter": 100_000}),
