@@ -240,7 +240,8 @@ def radius_for_ratio(
         return len(selection.indices)
 
     # Well inside the rule's limits, so that a few more samples do not leave them.
-    high = max(0.05 * len(stream), _centers_of_wide_units(len(stream), rule))
+    seen = rule._replace(n_classes=len(np.unique(y)))  # a first chunk may lack classes
+    high = max(0.05 * len(stream), _centers_of_wide_units(len(stream), seen))
     if rule.max_centers is not None:
         high = min(high, rule.max_centers)
     return find_radius(count, min(0.02 * len(stream), high), high, typical_distance(D))

@@ -153,6 +153,16 @@ def test_no_units_are_so_wide_that_activations_round_to_one(radius, selection, o
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.filterwarnings("ignore:The first batch:UserWarning")
+def test_classes_that_a_first_chunk_lacks_allow_ratio_no_more_centers(selection):
+    few = y[:700] < 2
+    A, b = X[:700][few], y[:700][few]
+    model = FSVC("ratio", eval_radius=None, selection=selection)
+    model.partial_fit(A, b, classes=range(500))
+    assert len(model.centers_) <= 0.05 * len(A)
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
 def test_ratio_ends_at_the_most_centers_allowed(selection):
     model = fitted(X[:700], y[:700], "ratio", selection=selection, max_centers=10)
     distance = search.typical_distance(reference.euclidean(X[:200], X[:200]))
