@@ -119,10 +119,9 @@ def tune(
         return select(sample, rule, Unit(kernel, "", r))
 
     def expect(centers: np.ndarray) -> float:
-        # Of more samples such a pass takes no more.
-        if rule.kind != "error" and len(centers) <= _centers_of_wide_units(S, rule) < S:
-            return len(centers)
-        return min(_extrapolate(centers, S, n_samples), n_samples)
+        # Passes of wide units take no more of more samples.
+        wide = rule.kind != "error" and len(centers) <= _centers_of_wide_units(S, rule)
+        return min(_extrapolate(centers, S, n_samples), limits[0] if wide else math.inf)
 
     start, limits = typical_distance(sample.D), _center_limits(n_samples, rule)
     grid, step = _grid(lambda r: expect(choose(r)), start, limits) if radius is None else ([], 1.0)
