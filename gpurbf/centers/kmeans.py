@@ -39,7 +39,7 @@ def kmeans(
     Returns
     -------
     centers : ndarray of shape (n_centers, n)
-        float64 for float64 samples, else float32.
+        float64 for float64 samples and where float32 is too coarse, else float32.
 
     Raises
     ------

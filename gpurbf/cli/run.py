@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
         elif script.endswith(".py") and Path(script).is_file():
             # Not by runpy, whose module ends before the program's threads and exit handlers.
             path = os.path.abspath(script)
-            main = sys.modules["__main__"] = ModuleType("__main__")
+            # multiprocessing unpickles by the second name what a spawned process returns.
+            main = sys.modules["__main__"] = sys.modules["__mp_main__"] = ModuleType("__main__")
             main.__file__ = path
             exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(main))
         else:

@@ -69,7 +69,8 @@ class Scan(NamedTuple):
             return cls(stats)
         labels, mass, places = None, None, []
         if filled[0].labels is not None:
-            if len({isinstance(own, str) for scan in filled for own in scan.labels.tolist()}) > 1:
+            # Those of a block have been sorted, so they are of one type.
+            if len({isinstance(scan.labels[0], str) for scan in filled}) > 1:
                 raise ValueError("Labels must be of one type: some are strings, others are not.")
             labels = np.unique(np.concatenate([scan.labels for scan in filled]))
             places = [np.searchsorted(labels, scan.labels) for scan in filled]

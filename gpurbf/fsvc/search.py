@@ -119,7 +119,9 @@ def tune(
         return select(sample, rule, Unit(kernel, "", r))
 
     def expect(centers: np.ndarray) -> float:
-        return _extrapolate(centers, S, n_samples)
+        # Passes of wide units take no more of more samples.
+        wide = rule.kind != "error" and len(centers) <= _centers_of_wide_units(S, rule)
+        return min(_extrapolate(centers, S, n_samples), limits[0] if wide else math.inf)
 
     start, limits = typical_distance(sample.D), _center_limits(n_samples, rule)
     grid, step = _grid(lambda r: expect(choose(r)), start, limits) if radius is None else ([], 1.0)
@@ -240,7 +242,8 @@ def radius_for_ratio(
         return len(selection.indices)
 
     # Well inside the rule's limits, so that a few more samples do not leave them.
-    high = max(0.05 * len(stream), _centers_of_wide_units(len(stream), rule))
+    seen = rule._replace(n_classes=len(np.unique(y)))  # a first chunk may lack classes
+    high = max(0.05 * len(stream), _centers_of_wide_units(len(stream), seen))
     if rule.max_centers is not None:
         high = min(high, rule.max_centers)
     return find_radius(count, min(0.02 * len(stream), high), high, typical_distance(D))

@@ -207,7 +207,8 @@ def test_a_script_runs_with_its_arguments_and_status(capsys, monkeypatch, tmp_pa
     (tmp_path / "beside.py").write_text("X = 5\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, sys.modules["__main__"])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "__main__.py").write_text(script.read_text("utf-8"), "utf-8")
     main_of_folder = tmp_path / "__main__.py"
@@ -231,6 +232,18 @@ def test_a_script_keeps_its_names_until_the_process_ends(tmp_path):
     code = "import sys; from gpurbf.cli import main; main(['run', 'script.py', '-a'])"
     done = run_python(code, cwd=tmp_path)
     assert done.stdout == "<class '__main__.A'> ['script.py', '-a']\n"
+
+
+def test_a_spawned_process_may_return_an_object_of_a_class_of_the_script(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import multiprocessing\nfrom concurrent.futures import ProcessPoolExecutor\n"
+        "class A: pass\nif __name__ == '__main__':\n"
+        "    spawn = multiprocessing.get_context('spawn')\n"
+        "    with ProcessPoolExecutor(1, spawn) as pool: print(type(pool.submit(A).result()))\n",
+        encoding="utf-8",
+    )
+    code = "from gpurbf.cli import main; main(['run', 'script.py'])"
+    assert run_python(code, cwd=tmp_path).stdout == "<class '__main__.A'>\n"
 
 
 def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):

@@ -152,6 +152,23 @@ def test_no_units_are_so_wide_that_activations_round_to_one(radius, selection, o
     assert model.radius_ < 1000 and model.radius_path_["radius"].max() < 1000
 
 
+@pytest.mark.parametrize(("n_classes", "overlap"), [(20, 1.0), (9, 3.5), (13, 2.0)])
+def test_no_search_takes_wide_units_for_too_many_centers(n_classes, overlap):
+    A, b = load_iris().data[:60], np.arange(60) % n_classes
+    path = fitted(A, b, "auto", selection="per-class", overlap=overlap).radius_path_
+    assert path["radius"].max() < 1000
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.filterwarnings("ignore:The first batch:UserWarning")
+def test_classes_that_a_first_chunk_lacks_allow_ratio_no_more_centers(selection):
+    few = y[:700] < 2
+    A, b = X[:700][few], y[:700][few]
+    model = FSVC("ratio", eval_radius=None, selection=selection)
+    model.partial_fit(A, b, classes=range(500))
+    assert len(model.centers_) <= 0.05 * len(A)
+
+
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_ratio_ends_at_the_most_centers_allowed(selection):
     model = fitted(X[:700], y[:700], "ratio", selection=selection, max_centers=10)
