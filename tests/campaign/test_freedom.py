@@ -467,6 +467,7 @@ def test_the_answer_is_the_direct_solution(
     assume(not (in_order if change == "rows permuted" else weighed and change == "weights scaled"))
     if case.metric == "dot" or name == "lms":  # products are others, and so is the order drawn
         assume(change not in ("shifted", "scaled"))
+    assume(name != "lms" or change != "classes renamed")  # which orders equal samples by class
     check = svc_is_optimal if name == "SVC" else network_is_the_solution
     losses = []
     for p in (plain, CHANGES[change](plain, by))[: 1 + (change != "nothing")]:
