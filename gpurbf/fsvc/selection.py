@@ -390,7 +390,7 @@ class Selection:
         """
         used = np.full(X.shape[1], not sp.issparse(X))
         if sp.issparse(X):
-            used[X.indices] = used[:1] = True  # one or more
+            used[X.indices] = used[:1] = True  # one column at least
             for one in self.passes:
                 if one.centers is not None:
                     used |= one.centers.any(axis=0)

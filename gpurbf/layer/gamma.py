@@ -176,7 +176,8 @@ def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -
     sample = sparse_or_dense(X[np.sort(rows)]).astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # seen in the result
         # scikit-learn's Euclidean distances are products, which lose digits far from the origin.
-        # A few samples far from all others move a mean, not a median (of some: it takes long).
+        # A few samples far from all others would move the mean, but not the median. That of some 64
+        # samples takes no longer.
         if metric == "euclidean" and not sp.issparse(sample):
             sample -= np.median(sample[:: 1 + len(sample) // 64], axis=0)
             if not np.isfinite(sample).all():

@@ -96,14 +96,14 @@ def sigmoid(v, count, gamma, coef0, degree):
 
 
 def root(v, count):
-    """The distance of its square."""
+    """Distances from their squares."""
     use_widest_vectors()
     for i in range(count):
         v[i] = np.sqrt(v[i])
 
 
 def squared(v, count):
-    """The square of a distance."""
+    """Squares of distances."""
     use_widest_vectors()
     for i in range(count):
         v[i] *= v[i]
