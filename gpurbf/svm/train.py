@@ -173,11 +173,8 @@ def train_pairs(
         n_a = starts[a + 1] - starts[a]
         table[b - 1, starts[a] : starts[a + 1]] = solution.beta[:n_a]
         table[a, starts[b] : starts[b + 1]] = solution.beta[n_a:]
-    coefficients = _spread(table, groups, C, solver.C)
-    support = (coefficients != 0).any(axis=0).nonzero()[0]
-    support = support[y[support].argsort(kind="stable")]
+    support, dual_coef = _spread(table, groups, C, solver.C)
     n_support = np.bincount(y[support], minlength=n_classes)
-    dual_coef = coefficients.take(support, axis=1)  # in C's order, as scikit-learn's
     return PairModels(support, n_support, dual_coef, solutions, kernel.backend, kernel.description)
 
 
@@ -198,14 +195,21 @@ def _warn_if_values_are_coarse(
         )
 
 
-def _spread(table: np.ndarray, groups: Groups, C: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Coefficients of samples from those of their groups, equal samples in proportion to C."""
-    result = np.zeros((len(table), len(C)))
+def _spread(
+    table: np.ndarray, groups: Groups, C: np.ndarray, bounds: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Support vectors and their coefficients, equal samples in proportion to C."""
+    chosen = (table != 0).any(axis=0)
     sizes = groups.starts[1:] - groups.starts[:-1]
-    group_of = np.arange(len(sizes)).repeat(sizes)
-    own, sums = C[groups.members], bounds[group_of]
+    members, group_of = groups.members[chosen.repeat(sizes)], chosen.nonzero()[0]
+    group_of = group_of.repeat(sizes[group_of])
+    own, sums = C[members], bounds[group_of]
     # Infinite bounds count as equal. If a group is at its bound, its samples are exactly at theirs.
     share = np.divide(own, sums, out=1 / sizes[group_of], where=np.isfinite(sums))
     wide = table[:, group_of]
-    result[:, groups.members] = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)
-    return result
+    coefficients = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)
+    # Groups are sorted by class. A share may be too small for a number.
+    class_of = groups.class_starts.searchsorted(group_of, "right")
+    order = np.lexsort((members, class_of))
+    order = order[(coefficients != 0).any(axis=0)[order]]
+    return members[order], coefficients.take(order, axis=1)  # in C's order, as scikit-learn's
