@@ -87,7 +87,7 @@ class RBFLayer(DaskEstimator, local=layer.RBFLayer):
 
 
 class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifier):
-    """:class:`gpurbf.RBFClassifier` for data on a Dask cluster: the same model, bit for bit.
+    """:class:`gpurbf.RBFClassifier` for data on a Dask cluster: the same model.
 
     Parameters
     ----------
@@ -100,10 +100,10 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
 
     Notes
     -----
-    Blocks stay on their workers. The client receives the centers, 40 bytes of each distinct sample
-    to draw the centers, HᵀH, and up to 1,000 samples to calibrate probabilities. The model is bit
-    for bit that of the local fit if HᵀH is exact, see :class:`gpurbf.RBFClassifier`; otherwise sums
-    are rounded in the order of the blocks.
+    Blocks stay on their workers. The client receives 40 bytes of each distinct sample and 1.5 m
+    samples to draw m centers, HᵀH, and up to 864 samples to calibrate probabilities and to check
+    rounding. The model is bit for bit that of the local fit if HᵀH is exact, see
+    :class:`gpurbf.RBFClassifier`; otherwise sums are rounded in the order of the blocks.
     """
 
     @with_callbacks

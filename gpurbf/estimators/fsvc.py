@@ -101,8 +101,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         closed form. None of them has a bias. An object of ``gpurbf.solvers`` has its own
         parameters: ``LMS(0.01, n_epochs=3)``.
     learning_rate : float, default=0.1
-        Step of ``"lms"``. It must be below 2 / max sum_c phi², or the weights overflow; 0 leaves
-        the weights unchanged.
+        Step of ``"lms"``. Choose it below 2 / max sum_c phi²: above, the weights may grow without
+        limit, beyond 1e18 with a DivergenceError. 0 leaves the weights unchanged.
     n_epochs : int, default=10
         Number of epochs of ``"lms"``; if a radius is searched, the maximum number: the search
         chooses the best epoch.
@@ -151,7 +151,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
     radius_path_ : dict of ndarrays
         Trials of a search, one entry each: ``radius``, ``eval_radius``, ``n_centers`` (among the
         samples that it used), ``expected_centers`` (among all samples), ``score`` (validation
-        accuracy), ``loss``, ``n_iter``. Absent if nothing was searched.
+        accuracy), ``loss``, ``n_iter``. Absent if neither `radius` nor `eval_radius` is
+        ``"auto"``.
     backend_, backend_info_ : str
         The backend that ran; its kernel, its arithmetic and the reason for its choice.
     n_features_in_ : int
@@ -412,7 +413,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Raises
         ------
         AttributeError
-            If no radius was searched.
+            If neither `radius` nor `eval_radius` is ``"auto"``.
         """
         check_is_fitted(self)
         path = getattr(self, "radius_path_", None)

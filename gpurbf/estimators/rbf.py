@@ -69,9 +69,10 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     """Radial basis function network: m centers, a hidden layer, linear outputs.
 
     The outputs minimise the squared error to the classes' 0/1 targets (-1/1 for two classes) with
-    a ridge penalty. The hidden layer is computed and used tile by tile and never stored, so memory
-    beyond the input is about 12 m² bytes, 8 bytes for each label and what
-    ``config_context(memory=...)`` allows, also if the input is a ``numpy.memmap``.
+    a ridge penalty. The hidden layer is computed and used tile by tile. The solvers ``"cg"`` and
+    ``"lms"`` store it if there is room, ``"ridge"`` never: beyond the input it takes about 12 m²
+    bytes, 8 bytes for each label and what ``config_context(memory=...)`` allows, also if the input
+    is a ``numpy.memmap``.
 
     Parameters
     ----------
@@ -166,8 +167,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     copies are left out and, if it is a center, this center. ``"ridge"`` has a closed form for these
     outputs; ``"cg"`` uses a closed form or a solution without these samples. With more than 512
     centers that are not all samples that form is an estimate, and keeps the center. ``"lms"`` and
-    ``"one-hot"`` use the outputs of up to 800 training samples as they are. For isotonic or
-    cross-validated calibration use :class:`sklearn.calibration.CalibratedClassifierCV`.
+    ``"one-hot"`` use the outputs of up to 800 training samples as they are; those that are centers
+    are left out if more than 400 others remain. For isotonic or cross-validated calibration use
+    :class:`sklearn.calibration.CalibratedClassifierCV`.
 
     References
     ----------

@@ -203,6 +203,7 @@ class SVC(
         The backend that ran ("none" for a kernel of the caller, "scipy" for sparse data that are
         not made dense); its kernel, its arithmetic and the reason for its choice.
     n_features_in_ : int
+        Absent for a callable kernel.
     feature_names_in_ : ndarray of str
         Only if X had string feature names.
 
