@@ -65,6 +65,17 @@ def test_a_precomputed_kernel_goes_both_ways():
     same(SVC.from_sklearn(ours.to_sklearn()), ours.to_sklearn(), K_test)
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+def test_probabilities_go_both_ways_but_for_the_coupling():
+    for cls in (SVC, ORIGINAL):
+        model = cls(probability=True, random_state=0).fit(X, Y)
+        other = model.to_sklearn() if cls is SVC else SVC.from_sklearn(model)
+        assert np.array_equal(model.probA_, other.probA_)
+        # scikit-learn's coupling stops at an error of 0.005 / n_classes.
+        expected = model.predict_proba(X_TEST)
+        np.testing.assert_allclose(other.predict_proba(X_TEST), expected, rtol=0, atol=0.01)
+
+
 def test_parameters_that_both_have_are_kept():
     pytest.importorskip("pandas")
     data = load_iris(as_frame=True)
