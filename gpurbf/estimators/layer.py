@@ -72,7 +72,7 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
         Rows of the training data that became centers; absent if the centers are not samples.
     gamma_ : float
     backend_ : str
-        Name of the backend that runs.
+        Name of the backend that ``fit`` chose.
     backend_info_ : str
         Its kernel, its arithmetic and the reason for its choice.
     n_features_in_ : int
