@@ -56,8 +56,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
         ``"auto"``: distances of small-integer data are exact, those of other data in the float
         dtype of the centers (uint8: float32); ``"exact"`` raises if the data are not small
-        integers, up to a scale; ``"float32"``, ``"float64"`` and, with backend ``"cupy"``,
-        ``"tf32"`` force that arithmetic.
+        integers, or such integers divided by 255, 256 or a smaller power of two;
+        ``"float32"``, ``"float64"`` and, with backend ``"cupy"``, ``"tf32"`` force that arithmetic.
     n_jobs : int or None, default=None
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
     random_state : int, RandomState or None, default=None

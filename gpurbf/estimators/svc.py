@@ -167,7 +167,8 @@ class SVC(
         "auto" does not take here, "cupy" or "numba-cuda". Sparse data too wide to be made dense are
         multiplied by SciPy, or refused if this parameter (not a setting) names a backend.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
-        Arithmetic of the distances, see :class:`RBFLayer`.
+        Arithmetic of the distances, see :class:`RBFLayer`; but "auto" takes float32 for float64
+        data too above 1,024 samples, and float64 again where its rounding could matter for `tol`.
     n_jobs : int or None, default=None
         Maximum number of threads; None and -1 use all that NumPy, Numba and joblib allow.
 
