@@ -72,8 +72,9 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
             )
         if with_probabilities(model):
             raise ValueError(
-                "probability=True trains on the samples of one machine: on a cluster calibrate the "
-                "fitted model_ with sklearn.calibration.CalibratedClassifierCV and FrozenEstimator."
+                "probability=True trains on the samples of one machine: on a cluster fit without "
+                "it, and calibrate the model of to_local() with "
+                "sklearn.calibration.CalibratedClassifierCV and sklearn.frozen.FrozenEstimator."
             )
         blocks = Blocks(self, model, X, y, sample_weight, negative=True, asked=[_RACE])
         model.classes_ = blocks.classes
