@@ -106,7 +106,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     fit_intercept : bool, default=True
         Whether the outputs of ``"ridge"`` and ``"cg"`` have an intercept.
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, multiplied with the sample weights.
+        Weights of the classes, multiplied with the sample weights in training. `gamma` and the
+        choice of centers ignore them.
     backend : str, default="auto"
         Where the layer is evaluated: ``"numpy"``, ``"mkl"``, ``"numba"``, ``"cupy"``,
         ``"numba-cuda"`` or ``"auto"``.

@@ -86,6 +86,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         Whether the outputs have an intercept.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, multiplied with the sample weights, in training and in the error.
+        `gamma` and the choice of centers ignore them.
     backend : str, default="auto"
         Where the layer is evaluated.
     precision : {"auto", "exact", "float32", "tf32", "float64"}, default="auto"
