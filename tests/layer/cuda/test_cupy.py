@@ -61,6 +61,20 @@ def test_underflow_is_flushed_to_zero(cupy):
     np.testing.assert_array_equal(layer.activations(X), np.eye(2))
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in matmul")
+@pytest.mark.parametrize("profile", reference.PROFILES)
+def test_products_beyond_float32_are_not_distances_of_0(cupy, profile):
+    """Predictions find them and raise an error; CUDA's max(NaN, 0) is 0."""
+    C = np.array([[-1e9], [0], [2e9]], np.float32)
+    activation = Activation("euclidean", profile, 1e-19)
+    H = [
+        HiddenLayer(C, activation, backend=name).activations(np.array([[1e30], [1e9]], np.float32))
+        for name in ("cupy", "numba")
+    ]
+    assert np.isnan(H[0][0, 2]) and np.isfinite(H[0][1]).all()
+    np.testing.assert_allclose(*H, rtol=1e-6)
+
+
 def test_activations_near_1_are_rounded_no_more_than_float32_rounds(cupy):
     """A wide kernel; CUDA's exponential alone would err twice as much."""
     X, C = data(np.uint8)
