@@ -55,6 +55,14 @@ def test_powers_of_any_degree(cupy, dtype, degree):
     assert_close(H, reference.hidden(X, C, *activation), H.dtype)
 
 
+@pytest.mark.parametrize("profile", [lambda s: np.float32(1), lambda s: s[:1], lambda s: None])
+def test_a_profile_of_his_own_maps_an_array_to_one_of_its_shape(cupy, profile):
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, Activation("euclidean", profile), backend="cupy")
+    with pytest.raises(ValueError, match=r"must map an array of d² to one of its shape"):
+        layer.activations(X)
+
+
 def test_underflow_is_flushed_to_zero(cupy):
     X = np.array([[0.0], [1.0]], np.float32)
     layer = HiddenLayer(X, Activation("euclidean", "gaussian", 88.0), backend="cupy")
@@ -73,6 +81,16 @@ def test_products_beyond_float32_are_not_distances_of_0(cupy, profile):
     ]
     assert np.isnan(H[0][0, 2]) and np.isfinite(H[0][1]).all()
     np.testing.assert_allclose(*H, rtol=1e-6)
+
+
+def test_a_gamma_beyond_float32_is_an_error_without_a_warning(cupy):
+    X, _ = data(np.float32)
+    model = gpurbf.RBFLayer(5, gamma=1e39, backend="cupy", random_state=0)
+    with pytest.warns(UserWarning, match="so large") as said, np.errstate(all="raise"):
+        model.fit(X)
+        with pytest.raises(ValueError, match="Scale the data"):
+            model.transform(X)
+    assert len(said) == 1
 
 
 def test_activations_near_1_are_rounded_no_more_than_float32_rounds(cupy):

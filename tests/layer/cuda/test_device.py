@@ -4,6 +4,7 @@ What is counted is what the stand-in sees; what it costs in time was not measure
 """
 
 import os
+from contextlib import nullcontext
 from itertools import combinations
 
 import joblib
@@ -171,6 +172,18 @@ def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
     monkeypatch.delenv("GPURBF_GPU_MEMORY")
     for a, b in zip(limited, [A for run in runs for A in run()]):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("megabytes", ["1e-9", "1e300", "1e305"])
+def test_a_budget_below_a_byte_is_not_without_limit_and_a_huge_one_no_error(
+    cupy, monkeypatch, megabytes
+):
+    X, layer = samples_and_layer()
+    layer.activations(X)
+    monkeypatch.setenv("GPURBF_GPU_MEMORY", megabytes)
+    refused = pytest.raises(MemoryError, match="budget is 0 MB")
+    with refused if megabytes == "1e-9" else nullcontext():
+        layer.activations(X)
 
 
 def test_memory_is_kept_between_calls_within_the_budget(cupy):

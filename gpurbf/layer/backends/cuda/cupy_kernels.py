@@ -242,7 +242,8 @@ def write(
 ) -> None:
     """out (N, m) = activations of products P (N, m or more); for W (k, m) out (N, k) = H @ Wᵀ."""
     number, real = columns.dtype.type, out.dtype.type
-    reals = map(real, (rule.factor, rule.gamma, rule.coef0, np.finfo(out.dtype).tiny))
+    with np.errstate(all="ignore"):  # a gamma beyond the dtype makes what the caller finds
+        reals = [real(x) for x in (rule.factor, rule.gamma, rule.coef0, np.finfo(real).tiny)]
     sizes = np.int64(len(rows)), np.int64(len(columns))
     given = P, np.int64(P.shape[1]), rows, columns, number(rule.alpha), *reals, *sizes
     source = rule.profile, P.dtype, columns.dtype, out.dtype

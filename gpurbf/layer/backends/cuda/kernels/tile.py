@@ -31,7 +31,6 @@ from gpurbf.layer.backends.cuda.kernels import outputs, registers
 from gpurbf.layer.backends.cuda.kernels.profiles import IDENTITY, activate
 from gpurbf.runtime.jit.cuda_api import cuda, jit
 
-LARGEST = float(np.finfo(np.float32).max)
 SLICE, PITCH = registers.SLICE, registers.PITCH
 
 
@@ -128,9 +127,9 @@ def _loading(shape, asynchronous):
     return start, load, wait_all, wait_but_one
 
 
-def _activating(form, profile):
+def _activating(form, profile, itemsize):
     """Functions for the epilogue's numbers in the working types, and for an output's activation."""
-    here = registers.here
+    here, largest = registers.here, float(np.finfo(f"f{itemsize}").max)
     # The factor of a distance can be merged into gamma.
     in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
 
@@ -139,7 +138,7 @@ def _activating(form, profile):
         kind, real = row_terms.dtype.type, W.dtype.type
         factor, gamma = here(epilogue.factor), here(epilogue.gamma)
         if in_gamma:
-            gamma = min(gamma * factor, LARGEST)  # 0 times infinity would be NaN
+            gamma = min(gamma * factor, largest)  # 0 times infinity would be NaN
         return (
             kind(here(epilogue.alpha)), real(factor), real(gamma), real(here(epilogue.coef0)),
             np.int32(here(epilogue.degree)),
@@ -214,7 +213,7 @@ def kernel(product, shape, asynchronous, storing, form, profile, itemsize):
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     start, load, wait_all, wait_but_one = _loading(shape, asynchronous)
     firsts, own = _placing(product, shape)
-    numbers_of, output = _activating(form, profile)
+    numbers_of, output = _activating(form, profile, itemsize)
     zeros, step = registers.products(product, R)
     at_rows, at_columns, activated, within, stored, *of_scores = outputs.functions(
         R, partials_width(shape)
