@@ -127,9 +127,9 @@ def _loading(shape, asynchronous):
     return start, load, wait_all, wait_but_one
 
 
-def _activating(form, profile, itemsize):
+def _activating(form, profile):
     """Functions for the epilogue's numbers in the working types, and for an output's activation."""
-    here, largest = registers.here, float(np.finfo(f"f{itemsize}").max)
+    here = registers.here
     # The factor of a distance can be merged into gamma.
     in_gamma = form in (SQUARED, DOT) and profile != IDENTITY
 
@@ -138,7 +138,7 @@ def _activating(form, profile, itemsize):
         kind, real = row_terms.dtype.type, W.dtype.type
         factor, gamma = here(epilogue.factor), here(epilogue.gamma)
         if in_gamma:
-            gamma = min(gamma * factor, largest)  # 0 times infinity would be NaN
+            gamma *= factor
         return (
             kind(here(epilogue.alpha)), real(factor), real(gamma), real(here(epilogue.coef0)),
             np.int32(here(epilogue.degree)),
@@ -213,7 +213,7 @@ def kernel(product, shape, asynchronous, storing, form, profile, itemsize):
     M, R, n_threads = shape.M, shape.M // shape.B, shape.B**2
     start, load, wait_all, wait_but_one = _loading(shape, asynchronous)
     firsts, own = _placing(product, shape)
-    numbers_of, output = _activating(form, profile, itemsize)
+    numbers_of, output = _activating(form, profile)
     zeros, step = registers.products(product, R)
     at_rows, at_columns, activated, within, stored, *of_scores = outputs.functions(
         R, partials_width(shape)
