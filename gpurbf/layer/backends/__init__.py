@@ -237,7 +237,8 @@ def get_backend(
         if isinstance(named, MemoryError):  # of this moment: the next call tries again
             _attempt.cache_clear()
         if isinstance(named, Exception):
-            raise BackendUnavailable(why_of(named)) from named
+            setting = "" if reason == f"backend={name!r}" else f"{reason}: "
+            raise BackendUnavailable(setting + why_of(named)) from named
         return named, reason
     said, found = ["chosen automatically"], None
     if no_gpu() is None:
