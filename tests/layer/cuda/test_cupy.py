@@ -56,6 +56,15 @@ def test_powers_of_any_degree(cupy, dtype, degree):
     assert_close(H, reference.hidden(X, C, *activation), H.dtype)
 
 
+@pytest.mark.parametrize("model", [gpurbf.RBFClassifier(200), gpurbf.FSVC()], ids=str)
+def test_auto_takes_the_cpu_for_manhattan_distances_where_numba_cuda_cannot_run(cupy, model):
+    X, _ = data(np.float32, N=400)
+    model = clone(model).set_params(metric="manhattan", random_state=0).fit(X, X[:, 0] > 0)
+    assert model.backend_ == "numba" and "numba-cuda is not used" in model.backend_info_
+    model.predict(X)
+    assert model._layer() is model._layer() and cupy.gpu.launches == 0
+
+
 @pytest.mark.parametrize("profile", [lambda s: np.float32(1), lambda s: s[:1], lambda s: None])
 def test_a_profile_of_his_own_maps_an_array_to_one_of_its_shape(cupy, profile):
     X, C = data(np.float32)
