@@ -10,6 +10,7 @@ from itertools import combinations
 import joblib
 import numpy as np
 import pytest
+import sklearn.svm
 import standin
 from callers import sums_of
 from sklearn.base import clone
@@ -19,7 +20,7 @@ from standin import GAUSSIAN
 import gpurbf
 from gpurbf import BackendUnavailable, config_context
 from gpurbf.layer import backends
-from gpurbf.layer.backends.cuda import cupy_, device
+from gpurbf.layer.backends.cuda import check, cupy_, device
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.stages import FENCES, Recorder
 from gpurbf.svm import cuda_pairs
@@ -309,8 +310,12 @@ def test_auto_takes_no_gpu_for_svc_and_does_not_ask_for_one(monkeypatch):
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
     for name in backends.GPUS:
         monkeypatch.setitem(backends.LOADERS, name, lambda name=name: pytest.fail(name))
+    monkeypatch.setattr(check, "trusted", pytest.fail)
     model = gpurbf.SVC(gamma=1e-3).fit(PIXELS[:200], LABELS[:200])
     assert (
         model.backend_ in backends.CPUS
         and "a GPU only if backend= names one" in model.backend_info_
     )
+    model.predict(PIXELS[:200])
+    trained = sklearn.svm.SVC(gamma=1e-3).fit(PIXELS[:200], LABELS[:200])
+    assert gpurbf.SVC.from_sklearn(trained).backend_ in backends.CPUS
