@@ -75,7 +75,8 @@ class FittedLayerMixin(StateMixin):
             and layer.centers is self.centers_
             and layer.activation is self._activation
             and layer.precision == self.precision
-            and layer.backend is get_backend(self.backend, self.centers_.shape[0])[0]
+            and layer.backend
+            is get_backend(self.backend, self.centers_.shape[0], metric=self._activation.metric)[0]
         ):
             dtype = np.float64 if getattr(self, "_wide", False) else None
             with finite(self, self.centers_):

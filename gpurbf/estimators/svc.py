@@ -55,6 +55,7 @@ from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import check_result, check_room
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
+from gpurbf.svm.kernel_matrix import ON_HOST
 from gpurbf.svm.ovo import class_scores, pair_weights, support_layer, votes
 from gpurbf.svm.platt import N_FOLDS, class_probabilities, fit_sigmoids, pair_probabilities
 from gpurbf.svm.train import Groups, PairModels, group_samples, train_pairs
@@ -677,7 +678,7 @@ class SVC(
             result._activation = Activation(
                 *KERNELS[model.kernel], float(model._gamma), float(model.coef0), int(model.degree)
             )
-            result.backend_ = get_backend(result.backend, len(result.support_))[0].name
+            result.backend_ = get_backend(result.backend, on_host=ON_HOST)[0].name
         result.backend_info_ = f"{result.backend_} (trained by scikit-learn)"
         return result
 
@@ -782,7 +783,7 @@ class SVC(
     def _prepared(self) -> tuple[HiddenLayer | SparseLayer | None, Any]:
         """The layer for predictions, on the backend selected now, and weights as it takes them."""
         V, dual_coef = self.support_vectors_, self._dual_coef_
-        backend = None if self._activation is None else get_backend(self.backend, V.shape[0])
+        backend = None if self._activation is None else get_backend(self.backend, on_host=ON_HOST)
         made_of = V, dual_coef, "none" if backend is None else backend[0].name, self.precision
         ready = self._cache.get("ready")
         if ready is None or not all(map(operator.is_, ready[0], made_of)):

@@ -122,7 +122,9 @@ class HiddenLayer:
         self.centers = C
         self.activation = activation
         given: tuple[Backend, str] | None = backend if isinstance(backend, tuple) else None
-        self.backend, self.reason = given or get_backend(backend, C.shape[0])
+        self.backend, self.reason = given or get_backend(
+            backend, C.shape[0], metric=activation.metric
+        )
         # See `gpurbf.layer.Layer`.
         self.xp, self.allocator = self.backend.xp, self.backend.allocator
         self.precision = precision

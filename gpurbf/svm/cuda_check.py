@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 from gpurbf.layer.backends import Backend, get_backend
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module, once
-from gpurbf.svm.binary import MAX_SINGLE_SET, Solution
+from gpurbf.svm.binary import MAX_SINGLE_SET
+from gpurbf.svm.cuda_pairs import solve_side_by_side
 from gpurbf.svm.kernel_matrix import GivenKernel
 from gpurbf.svm.pairs import PairsSolver
 
@@ -38,30 +40,36 @@ def _wrong_steps(backend: Backend) -> str:
 
 
 def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
-    """Cases of `check.case`: bit for bit the CPU's path; for larger pairs the CPU's objective."""
+    """Cases of `check.case`: bit for bit the CPU's path; of smaller sets the CPU's objective."""
     kernels, rng = "select, gather, inner, update", np.random.default_rng(0)
 
-    def solved(there: Backend | None, X: np.ndarray, starts: np.ndarray) -> list[Solution]:
-        squared = np.square(X).sum(axis=1)
-        K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
+    def solver(kernel: Any, starts: np.ndarray) -> PairsSolver:
         names = [(a, b) for b in range(1, len(starts) - 1) for a in range(b)]
-        kernel: Any = _OnDevice(K, there) if there else GivenKernel(K, np.arange(len(K)))
         return PairsSolver(
-            kernel, starts, np.full(len(X), 5.0), names, tol=1e-3, max_iter=-1,
+            kernel, starts, np.full(starts[-1], 5.0), names, tol=1e-3, max_iter=sys.maxsize,
             cache_bytes=1e9, stepped=lambda *_: False, solved=lambda *_: False,
-        ).solve()  # fmt: skip
+        )  # fmt: skip
 
-    for lengths in ((31, 20, 26), *(((1500, 1100),) if thorough else ())):
+    # The second has working sets, as only large pairs have them.
+    small, large = (31, 20, 26), (1500, 1100)
+    for lengths, size in ((small, None), (small, 16), *(((large, None),) if thorough else ())):
         X, starts = rng.normal(size=(sum(lengths), 5)), np.cumsum([0, *lengths])
-        whole = max(a + b for a, b in pairwise(lengths)) <= MAX_SINGLE_SET
+        whole = size is None and max(a + b for a, b in pairwise(lengths)) <= MAX_SINGLE_SET
 
-        def run(X: np.ndarray = X, starts: np.ndarray = starts, whole: bool = whole) -> Any:
-            both = (solved(there, X, starts) for there in (backend, None))
+        def run(
+            X: np.ndarray = X, starts: np.ndarray = starts, size: Any = size, whole: bool = whole
+        ) -> Any:
+            squared = np.square(X).sum(axis=1)
+            K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
+            there = solver(_OnDevice(K, backend), starts)
+            here = solver(GivenKernel(K, np.arange(len(K))), starts).solve()
+            both: Any = solve_side_by_side(there, size) or there.solve(), here
             if whole:
                 return (np.concatenate([pair.beta for pair in found]) for found in both)
             return ([pair.objective for pair in found] for found in both)
 
         data = f"pairs of classes of {', '.join(map(str, lengths))} samples"
+        data += "" if size is None else f", sets of {size}"
         yield check.case(kernels, data, 0.0 if whole else 1e-3, run)
 
 

@@ -44,13 +44,16 @@ class Problems(NamedTuple):
     sizes: np.ndarray
 
 
-def problems_of(starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]]) -> Problems:
-    """The pairs' binary problems end to end."""
+def problems_of(
+    starts: np.ndarray, C: np.ndarray, pairs: list[tuple[int, int]], set_size: int | None = None
+) -> Problems:
+    """The pairs' binary problems end to end; ``set_size`` if that of working sets is stated."""
     classes = [np.arange(a, b) for a, b in pairwise(starts)]
     samples = np.concatenate([classes[c] for pair in pairs for c in pair])
     bounds = np.concatenate([end for a, b in pairs for end in (C[classes[a]], -C[classes[b]])])
     lengths = [len(classes[a]) + len(classes[b]) for a, b in pairs]
-    sizes = [n if n <= binary.MAX_SINGLE_SET else working_set_size(n) for n in lengths]
+    usual = [n if n <= binary.MAX_SINGLE_SET else working_set_size(n) for n in lengths]
+    sizes = usual if set_size is None else [set_size] * len(lengths)
     return Problems(np.cumsum([0, *lengths]), samples, bounds, np.array(sizes))
 
 
@@ -67,13 +70,13 @@ def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> in
     return min(n_problems, width)
 
 
-def solve_side_by_side(solver: Any) -> list[Solution] | None:
+def solve_side_by_side(solver: Any, set_size: int | None = None) -> list[Solution] | None:
     """The solutions of a `pairs.PairsSolver`; None where the device's memory is too small.
 
     All pairs have begun before any is done, so ``solver.solved`` cannot leave out any.
     """
     kernel, tol, stepped = solver.kernel, solver.tol, solver.stepped or (lambda *_: False)
-    problems = problems_of(solver.starts, solver.C, solver.pairs)
+    problems = problems_of(solver.starts, solver.C, solver.pairs, set_size)
     with kernel.allocator():
         N, room = len(kernel.diagonal), kernel.free_bytes() - kernel.packed_bytes
         try:

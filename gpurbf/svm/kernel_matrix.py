@@ -45,7 +45,7 @@ _MIN_PRODUCTS_PER_THREAD = 1 << 19
 # Rows that a device converts to float64 at a time.
 _DEVICE_ROWS = 512
 # Why "auto" does not take a GPU.
-_ON_HOST = "SVC uses a GPU only if backend= names one"
+ON_HOST = "SVC uses a GPU only if backend= names one"
 
 
 class GivenKernel:
@@ -144,9 +144,7 @@ class KernelRows:
 
         No backend takes sparse samples: SciPy's products are on the host, as NumPy's are.
         """
-        self.backend_and_reason = get_backend(
-            "numpy" if self._sparse else backend, on_host=_ON_HOST
-        )
+        self.backend_and_reason = get_backend("numpy" if self._sparse else backend, on_host=ON_HOST)
         found, X = self.backend_and_reason[0], self.X
         self.xp, self.backend = found.xp, "scipy" if self._sparse else found.name
         self.allocator, self.free_bytes = found.allocator, found.free_bytes

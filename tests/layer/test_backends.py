@@ -76,6 +76,12 @@ def test_whatever_a_loader_raises_it_is_not_available(asked, monkeypatch, kind):
         with pytest.raises(BackendUnavailable) as refusal:
             get_backend(name)
         assert str(refusal.value) == said and refusal.value.__cause__ is error
+        monkeypatch.setenv("GPURBF_BACKEND", name)
+        with pytest.raises(BackendUnavailable, match=f"GPURBF_BACKEND={name}: {said}"):
+            get_backend()
+        with config_context(backend=name):
+            with pytest.raises(BackendUnavailable, match=f"config backend='{name}': {said}"):
+                get_backend()
 
 
 @pytest.mark.parametrize(

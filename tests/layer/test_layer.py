@@ -107,6 +107,20 @@ def test_an_offset_costs_the_same_digits_in_every_unit(backend, scale):
     np.testing.assert_allclose(layer.activations(scale * X), expected, atol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+@pytest.mark.parametrize("dtype, far", [(np.float32, 1e30), (np.float64, 1e300)])
+def test_numbers_beyond_the_dtype_make_no_activations(backend, dtype, far):
+    """A product of infinite terms, and a gamma of an infinite one: NaN, which makes an error."""
+    C, X = np.array([[-1e9], [0], [2e9]], dtype), np.array([[far], [1e9]], dtype)
+    for profile in PROFILES:
+        H = layer_of(C, 1e-19, "euclidean", profile, backend=backend).activations(X)
+        assert np.isnan(H[0, 2]) and np.isfinite(H[1]).all(), profile
+    if dtype is np.float32:
+        near = np.array([[0], [1], [2]], dtype)
+        H = layer_of(near, 1e39, backend=backend).activations(near)
+        assert np.isnan(H.diagonal()).all()
+
+
 def test_the_kernels_named_are_those_that_run(backend):
     """Only tiles give Manhattan distances on a CPU."""
     layer = layer_of(np.ones((3, 2)), 0.1, "manhattan", "laplacian", backend=backend)

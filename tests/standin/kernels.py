@@ -7,7 +7,7 @@ import types
 import numpy as np
 
 _TYPES = {0: np.float32, 1: np.float64, 3: np.int8, 10: np.int32}
-FUNCTIONS = {"max": np.maximum, "min": np.minimum}
+FUNCTIONS = {"max": np.fmax, "min": np.fmin}  # CUDA's return the number beside NaN
 FUNCTIONS |= {name: getattr(np, name) for name in ("sqrt", "exp", "log", "tanh")}
 
 

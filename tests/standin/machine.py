@@ -96,6 +96,7 @@ class MemoryPool:
             self.used -= size
 
     def set_limit(self, size):
+        assert 0 <= size < 2**64  # 0 is no limit
         self.limit = size
 
     def used_bytes(self):

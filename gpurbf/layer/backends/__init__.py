@@ -194,7 +194,7 @@ def why_of(error: Exception) -> str:
 
 
 def get_backend(
-    name: str = "auto", n_centers: int | None = None, on_host: str = ""
+    name: str = "auto", n_centers: int | None = None, on_host: str = "", metric: str = ""
 ) -> tuple[Backend, str]:
     """The backend of that name and the reason it was taken.
 
@@ -210,6 +210,9 @@ def get_backend(
         the work outweighs the transfer of the samples. None: there are enough.
     on_host : str, optional
         The reason why "auto" must not take a GPU, if there is one.
+    metric : str, optional
+        That of the layer: for "manhattan" "auto" takes no `cupy`, which would need the tiles of
+        `numba-cuda`.
 
     Returns
     -------
@@ -237,11 +240,12 @@ def get_backend(
         if isinstance(named, MemoryError):  # of this moment: the next call tries again
             _attempt.cache_clear()
         if isinstance(named, Exception):
-            raise BackendUnavailable(why_of(named)) from named
+            setting = "" if reason == f"backend={name!r}" else f"{reason}: "
+            raise BackendUnavailable(setting + why_of(named)) from named
         return named, reason
     said, found = ["chosen automatically"], None
     if no_gpu() is None:
-        found, why = (None, [on_host]) if on_host else _on_gpu(n_centers)
+        found, why = (None, [on_host]) if on_host else _on_gpu(n_centers, metric)
         said += why
     if found is None:
         found, refused = best_on_host()
@@ -250,10 +254,10 @@ def get_backend(
     return found, "; ".join(said)
 
 
-def _on_gpu(n_centers: int | None) -> tuple[Backend | None, list[str]]:
+def _on_gpu(n_centers: int | None, metric: str) -> tuple[Backend | None, list[str]]:
     """The first GPU backend that is correct and worth the transfer, or None; and the reasons."""
     said = []
-    for name in GPUS:
+    for name in ["numba-cuda"] if metric == "manhattan" else GPUS:
         verdict = check.trusted(name)
         if verdict.why:
             again = "`python -m gpurbf check-gpu` checks again"

@@ -28,7 +28,7 @@ def added(total, array, at):
 def exponential(rate, x):
     """exp(-rate x), 0 where that is below the smallest normal number."""
     value = np.exp(-(rate * x))
-    return value if value >= np.finfo(value.dtype).tiny else value.dtype.type(0)
+    return value.dtype.type(0) if value < np.finfo(value.dtype).tiny else value
 
 
 def here(x):

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 using std::exp; using std::log; using std::sqrt; using std::tanh;
-template <class T> T max(T a, T b) { return a < b ? b : a; }
-template <class T> T min(T a, T b) { return b < a ? b : a; }
+template <class T> T max(T a, T b) { return std::fmax(a, b); }  // as in CUDA: not NaN
+template <class T> T min(T a, T b) { return std::fmin(a, b); }
 #define __global__
 #define __device__
 #define __forceinline__ inline

@@ -24,6 +24,7 @@ from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backen
     data,
     test_every_shape_and_consumer,
     test_float64_is_float64_from_the_samples_on,
+    test_numbers_beyond_the_dtype_make_no_activations,
     test_out_may_be_any_array_of_the_right_shape,
     test_outputs_are_the_definition,
     test_threads_share_a_layer,
@@ -55,10 +56,37 @@ def test_powers_of_any_degree(cupy, dtype, degree):
     assert_close(H, reference.hidden(X, C, *activation), H.dtype)
 
 
+@pytest.mark.parametrize("model", [gpurbf.RBFClassifier(200), gpurbf.FSVC()], ids=str)
+def test_auto_takes_the_cpu_for_manhattan_distances_where_numba_cuda_cannot_run(cupy, model):
+    X, _ = data(np.float32, N=400)
+    model = clone(model).set_params(metric="manhattan", random_state=0).fit(X, X[:, 0] > 0)
+    assert model.backend_ == "numba" and "numba-cuda is not used" in model.backend_info_
+    model.predict(X)
+    assert model._layer() is model._layer() and cupy.gpu.launches == 0
+
+
+@pytest.mark.parametrize("profile", [lambda s: np.float32(1), lambda s: s[:1], lambda s: None])
+def test_a_profile_of_his_own_maps_an_array_to_one_of_its_shape(cupy, profile):
+    X, C = data(np.float32)
+    layer = HiddenLayer(C, Activation("euclidean", profile), backend="cupy")
+    with pytest.raises(ValueError, match=r"must map an array of d² to one of its shape"):
+        layer.activations(X)
+
+
 def test_underflow_is_flushed_to_zero(cupy):
     X = np.array([[0.0], [1.0]], np.float32)
     layer = HiddenLayer(X, Activation("euclidean", "gaussian", 88.0), backend="cupy")
     np.testing.assert_array_equal(layer.activations(X), np.eye(2))
+
+
+def test_a_gamma_beyond_float32_is_an_error_without_a_warning(cupy):
+    X, _ = data(np.float32)
+    model = gpurbf.RBFLayer(5, gamma=1e39, backend="cupy", random_state=0)
+    with pytest.warns(UserWarning, match="so large") as said, np.errstate(all="raise"):
+        model.fit(X)
+        with pytest.raises(ValueError, match="Scale the data"):
+            model.transform(X)
+    assert len(said) == 1
 
 
 def test_activations_near_1_are_rounded_no_more_than_float32_rounds(cupy):

@@ -4,11 +4,13 @@ What is counted is what the stand-in sees; what it costs in time was not measure
 """
 
 import os
+from contextlib import nullcontext
 from itertools import combinations
 
 import joblib
 import numpy as np
 import pytest
+import sklearn.svm
 import standin
 from callers import sums_of
 from sklearn.base import clone
@@ -18,7 +20,7 @@ from standin import GAUSSIAN
 import gpurbf
 from gpurbf import BackendUnavailable, config_context
 from gpurbf.layer import backends
-from gpurbf.layer.backends.cuda import cupy_, device
+from gpurbf.layer.backends.cuda import check, cupy_, device
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
 from gpurbf.runtime.stages import FENCES, Recorder
 from gpurbf.svm import cuda_pairs
@@ -173,6 +175,18 @@ def test_the_pool_stays_within_its_budget(cupy, monkeypatch, how):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("megabytes", ["1e-9", "1e300", "1e305"])
+def test_a_budget_below_a_byte_is_not_without_limit_and_a_huge_one_no_error(
+    cupy, monkeypatch, megabytes
+):
+    X, layer = samples_and_layer()
+    layer.activations(X)
+    monkeypatch.setenv("GPURBF_GPU_MEMORY", megabytes)
+    refused = pytest.raises(MemoryError, match="budget is 0 MB")
+    with refused if megabytes == "1e-9" else nullcontext():
+        layer.activations(X)
+
+
 def test_memory_is_kept_between_calls_within_the_budget(cupy):
     X, layer = samples_and_layer(N=20_000, m=60)
     layer.matvec(X, np.ones((60, 2)))
@@ -296,8 +310,12 @@ def test_auto_takes_no_gpu_for_svc_and_does_not_ask_for_one(monkeypatch):
     monkeypatch.delenv("GPURBF_BACKEND", raising=False)
     for name in backends.GPUS:
         monkeypatch.setitem(backends.LOADERS, name, lambda name=name: pytest.fail(name))
+    monkeypatch.setattr(check, "trusted", pytest.fail)
     model = gpurbf.SVC(gamma=1e-3).fit(PIXELS[:200], LABELS[:200])
     assert (
         model.backend_ in backends.CPUS
         and "a GPU only if backend= names one" in model.backend_info_
     )
+    model.predict(PIXELS[:200])
+    trained = sklearn.svm.SVC(gamma=1e-3).fit(PIXELS[:200], LABELS[:200])
+    assert gpurbf.SVC.from_sklearn(trained).backend_ in backends.CPUS

@@ -24,11 +24,12 @@ from gpurbf.layer.distance import Coefficients
 
 # From a product p to an activation y: the distance or dot product s, the profile's argument v by
 # form, and y by profile. `tiny` is the smallest normal number: values below it become 0, because
-# products of subnormal numbers are slow.
+# products of subnormal numbers are slow. NaN, from numbers beyond the dtype, must reach y: CUDA's
+# max() of NaN and 0 is 0.
 _SUM = "T s = T(K(row + column + alpha * K(p))) * factor;"
 _ARGUMENTS = {
-    SQUARED: "T v = max(s, T(0));",
-    ROOT: "T v = sqrt(max(s, T(0)));",
+    SQUARED: "T v = s * T(s > T(0));",
+    ROOT: "T v = sqrt(s * T(s > T(0)));",
     SQUARE: "T v = s * s;",
     DOT: "T v = s;",
 }
@@ -43,7 +44,7 @@ _EXPONENTIAL32 = (
 _STATEMENTS = {
     "gaussian": _EXPONENTIAL,
     "laplacian": _EXPONENTIAL,
-    "triangular": "y = max(T(1) - gamma * v, T(0));",
+    "triangular": "T x = gamma * v; y = max(T(1) - x, T(0)) / T(x == x);",
     "multiquadric": "y = sqrt(T(1) + gamma * v);",
     "inverse-multiquadric": "y = T(1) / sqrt(T(1) + gamma * v);",
     "thin-plate": "T t = gamma * v; y = T(0.5) * t * log(max(t, tiny)) * T(t >= tiny);",
@@ -241,7 +242,8 @@ def write(
 ) -> None:
     """out (N, m) = activations of products P (N, m or more); for W (k, m) out (N, k) = H @ Wᵀ."""
     number, real = columns.dtype.type, out.dtype.type
-    reals = map(real, (rule.factor, rule.gamma, rule.coef0, np.finfo(out.dtype).tiny))
+    with np.errstate(all="ignore"):  # a gamma beyond the dtype makes what the caller finds
+        reals = [real(x) for x in (rule.factor, rule.gamma, rule.coef0, np.finfo(real).tiny)]
     sizes = np.int64(len(rows)), np.int64(len(columns))
     given = P, np.int64(P.shape[1]), rows, columns, number(rule.alpha), *reals, *sizes
     source = rule.profile, P.dtype, columns.dtype, out.dtype

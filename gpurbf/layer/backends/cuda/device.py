@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpurbf.data.quantize import Quantization
-from gpurbf.layer.activation import Activation
+from gpurbf.layer.activation import Activation, apply_own
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.blas.matmul import shifted
 from gpurbf.layer.backends.numba.gram import Sums
@@ -80,8 +80,8 @@ class Memory:
         if getattr(self._local, "budget", None) is not None:
             return self._local.budget
         megabytes = get_config()["gpu_memory"] or _environment_megabytes()
-        if megabytes:
-            return int(2**20 * float(megabytes))
+        if megabytes:  # a pool takes 0 for no limit, and no number of more than 64 bits
+            return int(min(max(1.0, 2**20 * float(megabytes)), 2.0**62))
         free, _ = self.xp.cuda.runtime.memGetInfo()
         return int(_SHARE * (free + self.pool.total_bytes()) / processes())
 
@@ -260,7 +260,7 @@ class DeviceLayer(ABC):
             else:
                 self.evaluate(X, out, W)
                 if self._profile:
-                    out[...] = self._profile(out)
+                    apply_own(self._profile, out)
                 operations, nbytes = 2 * X.size * self.m, X.nbytes + out.nbytes
                 count(operations=operations, kind=self.arithmetic, nbytes=nbytes)
             if W is not None:

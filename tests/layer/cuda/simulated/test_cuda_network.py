@@ -18,8 +18,10 @@ from tests.layer.test_layer import (  # noqa: F401  # of any backend, on `backen
     data,
     test_a_sample_at_its_center_has_distance_zero,
     test_an_offset_costs_no_digits,
+    test_an_offset_costs_the_same_digits_in_every_unit,
     test_every_shape_and_consumer,
     test_float64_is_float64_from_the_samples_on,
+    test_numbers_beyond_the_dtype_make_no_activations,
     test_outputs_are_the_definition,
 )
 

@@ -2,6 +2,7 @@
 
 import threading
 from functools import partial
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -182,9 +183,13 @@ def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
 
 
 def test_the_check_of_a_device_finds_its_steps_right_or_names_what_is_wrong(monkeypatch):
+    """`update` has work only where a pair is not its own working set."""
     there = Backend("simulated", np, "", None, free_bytes=lambda: 1e9)  # type: ignore[arg-type]
-    (case,) = cuda_check.step_cases(there)
-    assert case.why == "" and "31, 20, 26 samples" in case.data
+    cases = list(cuda_check.step_cases(there))
+    assert [case.why for case in cases] == ["", ""] and "31, 20, 26 samples" in cases[0].data
+    idle = MagicMock(__getitem__=lambda *_: lambda *_: None)
+    monkeypatch.setattr(_cuda_smo_kernels, "update", idle)
+    assert [bool(case.why) for case in cuda_check.step_cases(there)] == [False, True]
     monkeypatch.setattr(cuda_pairs.Rounds, "points", lambda self, ps: [np.zeros((2, 1))] * len(ps))
-    (case,) = cuda_check.step_cases(there)
-    assert case.why.startswith("select, gather, inner, update: ")
+    for case in cuda_check.step_cases(there):
+        assert case.why.startswith("select, gather, inner, update: ")

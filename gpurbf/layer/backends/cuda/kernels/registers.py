@@ -121,7 +121,7 @@ def exponential(typing_context, rate, x):
         power = builder.fsub(ir.Constant(args[1].type, -0.0), builder.fmul(args[0], args[1]))
         value = libdevice(builder, "__nv_exp", power)
         tiny, zero = (ir.Constant(value.type, number) for number in (2.0**-1022, 0.0))
-        return builder.select(builder.fcmp_ordered(">=", value, tiny), value, zero)
+        return builder.select(builder.fcmp_ordered("<", value, tiny), zero, value)  # NaN stays
 
     return x(rate, x), generate
 

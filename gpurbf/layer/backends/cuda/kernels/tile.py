@@ -31,7 +31,6 @@ from gpurbf.layer.backends.cuda.kernels import outputs, registers
 from gpurbf.layer.backends.cuda.kernels.profiles import IDENTITY, activate
 from gpurbf.runtime.jit.cuda_api import cuda, jit
 
-LARGEST = float(np.finfo(np.float32).max)
 SLICE, PITCH = registers.SLICE, registers.PITCH
 
 
@@ -139,7 +138,7 @@ def _activating(form, profile):
         kind, real = row_terms.dtype.type, W.dtype.type
         factor, gamma = here(epilogue.factor), here(epilogue.gamma)
         if in_gamma:
-            gamma = min(gamma * factor, LARGEST)  # 0 times infinity would be NaN
+            gamma *= factor
         return (
             kind(here(epilogue.alpha)), real(factor), real(gamma), real(here(epilogue.coef0)),
             np.int32(here(epilogue.degree)),
