@@ -297,6 +297,17 @@ def test_conditions_that_hold_by_rounding_alone_are_not_reported_in_silence(kern
         model.fit(far if kernel == "linear" else far @ far.T, y)
 
 
+@pytest.mark.parametrize("C", [1e16, 1e30, np.inf])
+def test_so_are_conditions_after_steps_too_large_for_float64(C):
+    """No plane divides these classes, so coefficients grow until digits are lost."""
+    X = [[0, 0, 0], [0, 0, 1], [1, 2, 2], [2, 0, 1], [2, 0, 1], [0, 1, 1]]
+    X += [[0, 2, 0], [1, 2, 0], [1, 1, 2], [0, 2, 0]]
+    model = SVC(kernel="linear", C=C)
+    with pytest.warns(UserWarning, match="do not hold to tol=0.001.* or take a smaller C"):
+        model.fit(X, [0] * 6 + [1] * 4)
+    assert model.fit_status_ == 0
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
