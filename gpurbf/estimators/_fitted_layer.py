@@ -139,7 +139,7 @@ class ChosenLayerMixin(FittedLayerMixin):
         C = with_room(C)
         layer = self._new_layer(C, activation, shared_quantizations(C, X, self.precision))
         warn_if_dense_takes_long(X, layer)
-        if layer.quantization is None and not isinstance(self.gamma, str):
+        if layer.quantization is None and self.gamma != "scale":
             warn_if_rounding_decides(X, activation, layer.dtype)
         self._keep_layer(layer)
         self.__dict__.pop("center_indices_", None)

@@ -392,7 +392,7 @@ class SVC(
                     "wide to be made dense: use backend='auto', which takes sparse products."
                 )
             warn_if_sparse_takes_long(X.values)
-            if X.quantization is None and not isinstance(self.gamma, str):
+            if X.quantization is None and self.gamma != "scale":
                 warn_if_rounding_decides(X.values, self._activation, np.float64)
         try:
             if self.gamma == "scale" and not (given or self._gamma or self.kernel == "linear"):

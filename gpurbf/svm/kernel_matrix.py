@@ -182,8 +182,6 @@ class KernelRows:
         said = f"float32 errs by {rounding:.0e} a value"
         if not rounding < _MAX_FLOAT32_ERROR:  # or it is NaN
             return wide, 0.0, f"; {said}, too much"
-        if self.linear:
-            return np.dtype(np.float32), rounding, f"; {said}, sums by inputs are float64"
         return np.dtype(np.float32), rounding, f"; {said}, corrected in float64 where it matters"
 
     def _cost(self) -> float:

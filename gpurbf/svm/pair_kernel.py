@@ -29,8 +29,7 @@ class EvaluatedPair:
 
     def __init__(self, kernel: KernelRows, a: slice, b: slice, wide: bool = False) -> None:
         self.kernel, self.a, self.b, self.n_a = kernel, a, b, a.stop - a.start
-        # Sums by inputs are float64.
-        self._wide, self.rounding = wide, 0.0 if wide or kernel.linear else kernel.rounding
+        self._wide, self.rounding = wide, 0.0 if wide else kernel.rounding
         self.samples = np.concatenate([np.arange(own.start, own.stop) for own in (a, b)])
         self._block = np.empty((0, 0), np.float32)
         self._columns: Any = None
@@ -54,7 +53,9 @@ class EvaluatedPair:
         if self._wide:
             return self.kernel.between(samples)
         if len(self._block) != n:
-            self._block, fresh = np.empty((n, n), np.float32), slice(0, n)
+            # Steps on rounded values may lead nowhere if nothing looks after the rounding.
+            dtype = np.float32 if self.rounding else self.kernel.dtype
+            self._block, fresh = np.empty((n, n), dtype), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)
         self.kernel.values(samples[fresh], self._columns, self._block[fresh])
         working_set_kernels.mirror_rows(self._block, fresh.start, fresh.stop)

@@ -182,11 +182,11 @@ class Rounds:
 
     def run(self, pair: Any, numbers: np.ndarray, limits: tuple[Any, ...], state: Any) -> Any:
         """See `_round_kernels.rounds`; caches get the memory that rounds ask for."""
-        a, b, size = pair.over_a, pair.over_b, limits[2]
+        a, b, most = pair.over_a, pair.over_b, pair.samples[: limits[2]]
         problem = pair.samples, numbers
         state = *state, np.empty(0, np.intp), np.empty(0), False
-        if size**2 > len(self._K):
-            self._make_room(pair.samples[:size])
+        if len(most) ** 2 > len(self._K):  # so never between two calls of a pair
+            self._make_room(most)
         _held, memory = scratch(self._n_bytes)
         while True:
             with stage("output training", "rounds"):

@@ -181,17 +181,21 @@ def train_pairs(
 def _warn_if_values_are_coarse(
     tol: float, C: np.ndarray, diagonal: np.ndarray, solutions: Sequence[Solution]
 ) -> None:
-    """Warn if conditions seem to hold only because float64 rounds the largest kernel values."""
-    rounding = float(np.finfo(np.float64).eps * np.abs(diagonal).max(initial=0))
+    """Warn if conditions seem to hold only because float64 rounds kernel values or coefficients."""
+    largest = float(np.abs(diagonal).max(initial=0))
+    rounding = float(np.finfo(np.float64).eps) * largest
     if rounding * float(C.max()) * len(C) ** 0.5 <= (limit := _MOST_TOLERANCES * tol):
         return  # no coefficient is larger than its bound
-    ended = (np.abs(each.beta) for each in solutions if each.converged)
-    sizes = (float(size.max()) * np.count_nonzero(size) ** 0.5 for size in ended)
-    if (error := rounding * max(sizes, default=0.0)) > limit:
+    error = 0.0
+    for beta in (each.beta for each in solutions if each.converged):
+        size = float(np.abs(beta).max()) * np.count_nonzero(beta) ** 0.5
+        # If the sum is not 0, steps were lost where coefficients were far larger.
+        error = max(error, rounding * size, largest * abs(float(beta.sum())))
+    if error > limit:
         warn(
-            f"Kernel values are rounded by {rounding:.1g}, so outputs are off by about {error:.1g} "
-            f"and the optimality conditions do not hold to tol={tol:g}. Center and scale the data "
-            "first, with StandardScaler for example."
+            "float64 rounds kernel values and coefficients, so outputs are off by about "
+            f"{error:.1g} and the optimality conditions do not hold to tol={tol:g}. Center and "
+            "scale the data first, with StandardScaler for example, or take a smaller C."
         )
 
 

@@ -17,7 +17,7 @@ X, y = load_iris(return_X_y=True)
 ANIMALS = np.array(["ant", "bee", "cat"])[y]
 
 
-@pytest.mark.filterwarnings("ignore:Kernel values are rounded by 0.003:UserWarning")
+@pytest.mark.filterwarnings("ignore:float64 rounds kernel values and coefficients:UserWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("C", [1e-3, 1e6])
 @pytest.mark.parametrize("gamma", [1e-3, 1e3])

@@ -265,6 +265,24 @@ def test_a_linear_kernel_of_many_samples_is_summed_by_inputs(monkeypatch, form, 
         np.testing.assert_array_equal(getattr(again, name), getattr(ours, name))
 
 
+@pytest.mark.parametrize(
+    ("unit", "options"),
+    [
+        (1.0, {"kernel": "linear", "C": 0.1}),
+        (1e-3, {"kernel": "linear", "C": 1e5}),
+        (1.0, {"kernel": "poly", "degree": 2, "gamma": 1e-3, "cache_size": 0.5}),
+    ],
+)
+def test_steps_come_to_an_end_where_kernel_values_are_nearly_equal(unit, options):
+    """float32 would not tell them apart: with float32 working sets the objective rose."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2100, 5))
+    y = X[:, 0] + 0.5 * rng.standard_normal(2100) > 0
+    model = SVC(**options, max_iter=50_000).fit(unit * (X + 1000), y)
+    assert model.fit_status_ == 0
+    assert model.dual_gap_ < 1e-3 * abs(model.objective_)
+
+
 @pytest.mark.parametrize("kernel", ["linear", "precomputed"])
 def test_conditions_that_hold_by_rounding_alone_are_not_reported_in_silence(kernel):
     """Beside dates and numbers of customers, float64 has no digits left for other columns."""
@@ -277,6 +295,17 @@ def test_conditions_that_hold_by_rounding_alone_are_not_reported_in_silence(kern
     far = X + 1e9
     with pytest.warns(UserWarning, match="conditions do not hold to tol=0.001. Center and scale"):
         model.fit(far if kernel == "linear" else far @ far.T, y)
+
+
+@pytest.mark.parametrize("C", [1e16, 1e30, np.inf])
+def test_so_are_conditions_after_steps_too_large_for_float64(C):
+    """No plane divides these classes, so coefficients grow until digits are lost."""
+    X = [[0, 0, 0], [0, 0, 1], [1, 2, 2], [2, 0, 1], [2, 0, 1], [0, 1, 1]]
+    X += [[0, 2, 0], [1, 2, 0], [1, 1, 2], [0, 2, 0]]
+    model = SVC(kernel="linear", C=C)
+    with pytest.warns(UserWarning, match="do not hold to tol=0.001.* or take a smaller C"):
+        model.fit(X, [0] * 6 + [1] * 4)
+    assert model.fit_status_ == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -235,6 +235,8 @@ def test_a_gamma_so_large_that_rounding_decides_is_told(model):
     A, b = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 2
     with pytest.warns(UserWarning, match=r"gamma=1e\+20 is so large"):
         model(gamma=1e20).fit(A, b)
+    with pytest.warns(UserWarning, match="gamma=0.2 is so large"):
+        model(gamma="auto").fit(1e9 * A, b)
     model(gamma=1e6).fit(A, b)  # a warning would be an error
     assert model(gamma=1e20).fit(np.rint(A * 9), b).score(np.rint(A * 9), b) == 1
     with pytest.raises(TypeError, match="gamma must be a number"):

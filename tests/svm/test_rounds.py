@@ -12,7 +12,7 @@ import pytest
 from gpurbf import SVC
 from gpurbf.runtime import threads
 from gpurbf.runtime.stages import Recorder
-from gpurbf.svm import _round_kernels, binary, pairs
+from gpurbf.svm import _round_kernels, binary, pairs, row_cache
 
 LABELS = np.repeat(np.arange(4), 1100)  # pairs of more samples than a single set
 
@@ -74,6 +74,25 @@ def test_a_pair_may_change_between_both_at_any_time(outcomes, monkeypatch):
     monkeypatch.setattr(pairs.Schedule, "needs_no_help", lambda self: draws.random() < 0.5)
     np.testing.assert_equal(fitted(X), expected)
     assert calls < len(outcomes) < 2 * calls
+
+
+def test_pairs_smaller_than_a_set_keep_its_kernel_between_two_calls(outcomes, monkeypatch):
+    """The set is all of the pair. A later call's memory for it was new, of any numbers."""
+    make_room = row_cache.Rounds._make_room
+
+    def made(self, samples):
+        make_room(self, samples)
+        self._K[:] = 0.5
+
+    monkeypatch.setattr(row_cache.Rounds, "_make_room", made)
+    monkeypatch.setattr(pairs, "_groups", lambda *_: None)
+    X, y = np.random.default_rng(0).normal(size=(1200, 5)), np.arange(1200) % 8
+    compiled = SVC(C=100, n_jobs=1).fit(X, y)
+    assert _round_kernels.STEP in outcomes
+    monkeypatch.setattr(pairs.Schedule, "needs_no_help", lambda self: False)
+    python = SVC(C=100, n_jobs=1).fit(X, y)
+    np.testing.assert_array_equal(compiled.n_iter_, python.n_iter_)
+    np.testing.assert_array_equal(compiled.dual_coef_, python.dual_coef_)
 
 
 def test_nothing_of_a_fit_waits_for_the_garbage_collector(outcomes, monkeypatch):
