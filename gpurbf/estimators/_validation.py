@@ -248,8 +248,7 @@ class Rows(NamedTuple):
         if estimator.class_weight is None:
             return self, None
         mass = functools.partial(class_mass, self.y, self.weights, len(estimator.classes_))
-        options = {"bounds": bounds, "masked": self.places is not None}
-        factors = class_factors(estimator.class_weight, estimator.classes_, mass, **options)
+        factors = class_factors(estimator.class_weight, estimator.classes_, mass, bounds=bounds)
         return self.times(factors), factors
 
     def times(self, factors: np.ndarray) -> Rows:
@@ -263,17 +262,20 @@ def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Rows:
 
     Returns the rows without those of weight 0: nothing may depend on them.
     """
-    rows = _weighted(estimator, X, y, sample_weight, first=True)
+    rows, labels = _weighted(estimator, X, y, sample_weight, first=True)
     name = type(estimator).__name__
     estimator.classes_, codes = check_labels(rows.y, name, rows.places is not None)
+    check_names(estimator.class_weight, labels)
     return rows._replace(y=codes)
 
 
 @stage("read and validate", "X")
-def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Rows:
-    """The rows of weight above zero, with their labels."""
+def _weighted(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, *, first: bool
+) -> tuple[Rows, np.ndarray]:
+    """The rows of weight above zero, with their labels; the labels of all."""
     X, y = check_X(estimator, X, y=y, reset=first)
-    return Rows(X, y, check_weights(sample_weight, X.shape[0], part=not first)).of_weight()
+    return Rows(X, y, check_weights(sample_weight, X.shape[0], part=not first)).of_weight(), y
 
 
 def stream_data(
@@ -304,7 +306,8 @@ def stream_data(
     else:
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(labels, 2), type(estimator).__name__)
-    rows = _weighted(estimator, X, y, sample_weight, first=first)
+    check_names(estimator.class_weight, known)
+    rows, _ = _weighted(estimator, X, y, sample_weight, first=first)
     unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
@@ -324,19 +327,29 @@ def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) ->
     return np.array([exact_sum(weights[codes == c]) for c in range(n_classes)], object)
 
 
+def check_names(class_weight: Any, labels: np.ndarray) -> None:
+    """Refuse a dict that lacks a class and names one that is not among the labels, a misspelling.
+
+    The labels are those of all samples: a dict may name a class whose samples have weight 0.
+    """
+    if isinstance(class_weight, Mapping):
+        names = sorted(set(labels.tolist()), key=str)
+        others = [name for name in names if name not in class_weight]
+        if others and len(names) - len(others) != len(class_weight):
+            raise ValueError(f"The classes, {others}, are not in class_weight")
+
+
 def class_factors(
     class_weight: Any,
     classes: np.ndarray,
     mass: Callable[[], np.ndarray],
     *,
     bounds: bool = False,
-    masked: bool = False,
 ) -> np.ndarray:
     """The factor of each class; "balanced" makes the classes' weights, ``mass()``, equal.
 
     Only "balanced" calls ``mass``, see `class_mass`. ``bounds``: the factors are those of SVC's
-    bounds, which must not be zero but may be infinite. ``masked``: some samples have weight 0, so a
-    dict may name a class that is none of these.
+    bounds, which must not be zero but may be infinite. A dict has passed `check_names`.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         found = mass().astype(float)
@@ -348,11 +361,7 @@ def class_factors(
         return total / (len(classes) * found)
     if isinstance(class_weight, Mapping):
         # Not by compute_class_weight: in scikit-learn 1.9 it takes 0 for the label "0".
-        names = classes.tolist()
-        factors = np.array([class_weight.get(name, 1.0) for name in names], np.float64)
-        others = [name for name in names if name not in class_weight]
-        if others and not masked and len(names) - len(others) != len(class_weight):
-            raise ValueError(f"The classes, {others}, are not in class_weight")
+        factors = np.array([class_weight.get(name, 1.0) for name in classes.tolist()], np.float64)
         allowed = "> 0" if bounds else f"0, or from {_LEAST:g} to {_MOST:g}"
         for c in np.flatnonzero(~(factors > 0) if bounds else _out_of_range(factors)):
             raise ValueError(
