@@ -267,8 +267,12 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
         m = count(radius)
         if low <= m <= high:
             return radius
-        if m > high:
-            small, at_small = radius, math.log(m)
+        if m > high and large == math.inf and math.log(m) == at_small:
+            # If larger radii no longer change the number, units are so wide that every sample
+            # activates all of them: the first such radius is as good.
+            same += 1
+        elif m > high:
+            small, at_small, same = radius, math.log(m), same if large < math.inf else 0
         else:
             # If smaller radii no longer change the number, all distinct samples are centers, or the
             # classes are so far apart that a few centers decide.

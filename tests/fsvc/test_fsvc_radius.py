@@ -143,7 +143,9 @@ def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
 
 
 @pytest.mark.parametrize("radius", ["auto", "ratio"])
-@pytest.mark.parametrize(("selection", "overlap"), [("per-class", 1.0), ("pass", 20.0)])
+@pytest.mark.parametrize(
+    ("selection", "overlap"), [("per-class", 1.0), ("pass", 20.0), ("error", 5.0)]
+)
 def test_no_units_are_so_wide_that_activations_round_to_one(radius, selection, overlap):
     """Fewer centers than a pass takes with any radius were looked for: radii went up to 1e19."""
     A, b = load_iris(return_X_y=True)
