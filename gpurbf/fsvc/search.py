@@ -96,12 +96,13 @@ def tune(
     size_valid = w @ np.square(T_valid).sum(axis=1)
 
     def judged(layer: KnownLayer, W: np.ndarray) -> tuple[float, float]:
-        """The score, without the rounding of its sum, so that equal ones are equal; the loss."""
+        """The score and the loss, without the rounding of sums, so that equal ones are equal."""
         scores = layer.matvec(valid_rows, W)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)
         loss = 1 - fit**2 / (size * size_valid) if size > 0 else 1.0
-        return round(float(w @ (winning_class(scores) == sample.y_valid) / total), 12), float(loss)
+        right = w @ (winning_class(scores) == sample.y_valid) / total
+        return round(float(right), 12), round(float(loss), 12)
 
     def evaluate(centers: np.ndarray, r: float, e: float, m: float) -> Trial:
         unit = Unit(kernel, "", e)  # distances are given, so no metric
