@@ -46,6 +46,9 @@ DTYPES = (np.float64, np.float32, np.uint8)
 # nor underflow in float32, so only the ratios of weights matter.
 _LEAST, _MOST = 1e-15, 1e15
 
+# Products of a larger alpha may overflow.
+_MOST_ALPHA = 1e150
+
 # So many numbers, or more, are checked by several threads, each so many at a time.
 _MANY = 1 << 20
 
@@ -411,6 +414,8 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     if callable(kernel) and not np.isfinite(largest[column]):  # samples are finite
         return ValueError(f"{name} cannot be computed: kernel={kernel!r} gives NaN or infinity.")
     own = f" Or kernel={kernel!r} gives NaN or such numbers." if callable(kernel) else ""
+    if (alpha := getattr(estimator, "alpha", 0)) > _MOST_ALPHA:
+        own += f" Or alpha={alpha:g} is too large."
     return ValueError(
         f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "
         f"and squares of such numbers{times} are too large or too small for the arithmetic. Scale "
