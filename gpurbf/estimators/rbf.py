@@ -445,7 +445,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         if labels is not None and self.centers in ("random", "fsvc"):  # which ignore classes
             # Of equal samples the first would decide: their order must not.
             places = finder(row_hashes(X[indices], 0))(row_hashes(X, 0))
-            mass = np.zeros((len(indices), n_classes))
+            mass = np.zeros((len(labels), n_classes))
             on = places >= 0
             np.add.at(mass, (places[on], codes[on]), 1.0 if weights is None else weights[on])
             labels = mass.argmax(axis=1)
