@@ -31,6 +31,7 @@ from gpurbf.estimators._validation import (
     DTYPES,
     Rows,
     check_labels,
+    check_names,
     check_weights,
     check_X,
     class_factors,
@@ -250,8 +251,9 @@ class Blocks:
         if class_weight is None:
             return self
         weighted, mass = copy.copy(self), lambda: self.class_mass
-        options = {"bounds": bounds, "masked": self.shape[0] < self.n_given}
-        weighted.factors = class_factors(class_weight, self.classes, mass, **options)
+        if self.shape[0] == self.n_given:  # labels of samples of weight 0 are not known here
+            check_names(class_weight, self.classes)
+        weighted.factors = class_factors(class_weight, self.classes, mass, bounds=bounds)
         weighted.known = {}
         return weighted
 

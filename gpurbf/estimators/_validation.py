@@ -46,6 +46,9 @@ DTYPES = (np.float64, np.float32, np.uint8)
 # nor underflow in float32, so only the ratios of weights matter.
 _LEAST, _MOST = 1e-15, 1e15
 
+# Products of a larger alpha may overflow.
+_MOST_ALPHA = 1e150
+
 # So many numbers, or more, are checked by several threads, each so many at a time.
 _MANY = 1 << 20
 
@@ -248,8 +251,7 @@ class Rows(NamedTuple):
         if estimator.class_weight is None:
             return self, None
         mass = functools.partial(class_mass, self.y, self.weights, len(estimator.classes_))
-        options = {"bounds": bounds, "masked": self.places is not None}
-        factors = class_factors(estimator.class_weight, estimator.classes_, mass, **options)
+        factors = class_factors(estimator.class_weight, estimator.classes_, mass, bounds=bounds)
         return self.times(factors), factors
 
     def times(self, factors: np.ndarray) -> Rows:
@@ -263,17 +265,20 @@ def training_data(estimator: Any, X: Any, y: Any, sample_weight: Any) -> Rows:
 
     Returns the rows without those of weight 0: nothing may depend on them.
     """
-    rows = _weighted(estimator, X, y, sample_weight, first=True)
+    rows, labels = _weighted(estimator, X, y, sample_weight, first=True)
     name = type(estimator).__name__
     estimator.classes_, codes = check_labels(rows.y, name, rows.places is not None)
+    check_names(estimator.class_weight, labels)
     return rows._replace(y=codes)
 
 
 @stage("read and validate", "X")
-def _weighted(estimator: Any, X: Any, y: Any, sample_weight: Any, *, first: bool) -> Rows:
-    """The rows of weight above zero, with their labels."""
+def _weighted(
+    estimator: Any, X: Any, y: Any, sample_weight: Any, *, first: bool
+) -> tuple[Rows, np.ndarray]:
+    """The rows of weight above zero, with their labels; the labels of all."""
     X, y = check_X(estimator, X, y=y, reset=first)
-    return Rows(X, y, check_weights(sample_weight, X.shape[0], part=not first)).of_weight()
+    return Rows(X, y, check_weights(sample_weight, X.shape[0], part=not first)).of_weight(), y
 
 
 def stream_data(
@@ -304,7 +309,8 @@ def stream_data(
     else:
         # Each label twice: scikit-learn takes many labels that occur once for a regression target.
         known, _ = check_labels(np.repeat(labels, 2), type(estimator).__name__)
-    rows = _weighted(estimator, X, y, sample_weight, first=first)
+    check_names(estimator.class_weight, known)
+    rows, _ = _weighted(estimator, X, y, sample_weight, first=first)
     unknown = np.setdiff1d(rows.y, known)
     if len(unknown):
         raise ValueError(f"Labels {unknown.tolist()} are not among classes={known.tolist()}.")
@@ -324,19 +330,29 @@ def class_mass(codes: np.ndarray, weights: np.ndarray | None, n_classes: int) ->
     return np.array([exact_sum(weights[codes == c]) for c in range(n_classes)], object)
 
 
+def check_names(class_weight: Any, labels: np.ndarray) -> None:
+    """Refuse a dict that lacks a class and names one that is not among the labels, a misspelling.
+
+    The labels are those of all samples: a dict may name a class whose samples have weight 0.
+    """
+    if isinstance(class_weight, Mapping):
+        names = sorted(set(labels.tolist()), key=str)
+        others = [name for name in names if name not in class_weight]
+        if others and len(names) - len(others) != len(class_weight):
+            raise ValueError(f"The classes, {others}, are not in class_weight")
+
+
 def class_factors(
     class_weight: Any,
     classes: np.ndarray,
     mass: Callable[[], np.ndarray],
     *,
     bounds: bool = False,
-    masked: bool = False,
 ) -> np.ndarray:
     """The factor of each class; "balanced" makes the classes' weights, ``mass()``, equal.
 
     Only "balanced" calls ``mass``, see `class_mass`. ``bounds``: the factors are those of SVC's
-    bounds, which must not be zero but may be infinite. ``masked``: some samples have weight 0, so a
-    dict may name a class that is none of these.
+    bounds, which must not be zero but may be infinite. A dict has passed `check_names`.
     """
     if isinstance(class_weight, str) and class_weight == "balanced":
         found = mass().astype(float)
@@ -348,11 +364,7 @@ def class_factors(
         return total / (len(classes) * found)
     if isinstance(class_weight, Mapping):
         # Not by compute_class_weight: in scikit-learn 1.9 it takes 0 for the label "0".
-        names = classes.tolist()
-        factors = np.array([class_weight.get(name, 1.0) for name in names], np.float64)
-        others = [name for name in names if name not in class_weight]
-        if others and not masked and len(names) - len(others) != len(class_weight):
-            raise ValueError(f"The classes, {others}, are not in class_weight")
+        factors = np.array([class_weight.get(name, 1.0) for name in classes.tolist()], np.float64)
         allowed = "> 0" if bounds else f"0, or from {_LEAST:g} to {_MOST:g}"
         for c in np.flatnonzero(~(factors > 0) if bounds else _out_of_range(factors)):
             raise ValueError(
@@ -402,6 +414,8 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     if callable(kernel) and not np.isfinite(largest[column]):  # samples are finite
         return ValueError(f"{name} cannot be computed: kernel={kernel!r} gives NaN or infinity.")
     own = f" Or kernel={kernel!r} gives NaN or such numbers." if callable(kernel) else ""
+    if (alpha := getattr(estimator, "alpha", 0)) > _MOST_ALPHA:
+        own += f" Or alpha={alpha:g} is too large."
     return ValueError(
         f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "
         f"and squares of such numbers{times} are too large or too small for the arithmetic. Scale "

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 
 from gpurbf.centers import center_finder, own_centers
 from gpurbf.centers.sample import Distinct, Race
-from gpurbf.data.hashes import row_hashes
+from gpurbf.data.hashes import finder, row_hashes
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import CallbackSupportMixin, say, steps, transaction, with_callbacks
@@ -96,8 +96,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         gradients, for any number of centers. ``"auto"``: ``"ridge"`` for up to 10,000 centers,
         ``"cg"`` for more. ``"lms"``: by the on-line delta rule with its default rate and epochs,
         over the samples in random order.
-        ``"one-hot"``: each center votes for its own class, which needs centers that are samples. An
-        object of ``gpurbf.solvers`` has its own parameters:
+        ``"one-hot"``: each center votes for its own class, which needs centers that are samples; if
+        the rule ignores classes, for that of most weight among the samples equal to it. An object
+        of ``gpurbf.solvers`` has its own parameters:
         ``LMS(learning_rate=0.01, n_epochs=5)``.
     alpha : float, default=1e-6
         Penalty of ``"ridge"`` and ``"cg"``, > 0, relative to the mean diagonal of HᵀH (of the
@@ -443,7 +444,15 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         indices = getattr(self, "center_indices_", None)
         if indices is not None and places is not None:
             indices = np.searchsorted(places, indices)
-        start = None if indices is None else votes(codes[indices], n_classes, factors)
+        labels = None if indices is None else codes[indices]
+        if labels is not None and self.centers in ("random", "fsvc"):  # which ignore classes
+            # Of equal samples the first would decide: their order must not.
+            places = finder(row_hashes(X[indices], 0))(row_hashes(X, 0))
+            mass = np.zeros((len(labels), n_classes))
+            on = places >= 0
+            np.add.at(mass, (places[on], codes[on]), 1.0 if weights is None else weights[on])
+            labels = mass.argmax(axis=1)
+        start = None if labels is None else votes(labels, n_classes, factors)
         if start is None and solver.needs == "center targets":
             raise ValueError(
                 f"solver={self.solver!r} needs centers that are samples, whose classes are known: "

@@ -36,6 +36,7 @@ from gpurbf.estimators._validation import (
     check_common_parameters,
     check_finite,
     check_labels,
+    check_names,
     check_samples,
     check_weights,
     check_X,
@@ -319,10 +320,11 @@ class SVC(
         check_parameters(self)
         X, y = self._check_training_data(X, y)
         weights = check_weights(sample_weight, len(y), negative=True)
-        X, y, weights, used = Rows(X, y, weights).of_weight()
+        X, own, weights, used = Rows(X, y, weights).of_weight()
         if used is not None and self._given():
             X = X[:, used]
-        self.classes_, codes = check_labels(y, type(self).__name__, used is not None)
+        self.classes_, codes = check_labels(own, type(self).__name__, used is not None)
+        check_names(self.class_weight, y)
         rows = Rows(X, codes, weights, used)
         weighted, factors = rows.with_class_weights(self, bounds=True)
         self.class_weight_ = np.ones(len(self.classes_)) if factors is None else factors

@@ -96,12 +96,13 @@ def tune(
     size_valid = w @ np.square(T_valid).sum(axis=1)
 
     def judged(layer: KnownLayer, W: np.ndarray) -> tuple[float, float]:
-        """The score, without the rounding of its sum, so that equal ones are equal; the loss."""
+        """The score and the loss, without the rounding of sums, so that equal ones are equal."""
         scores = layer.matvec(valid_rows, W)
         size = w @ np.square(scores, dtype=np.float64).sum(axis=1)
         fit = w @ (scores * T_valid).sum(axis=1)
         loss = 1 - fit**2 / (size * size_valid) if size > 0 else 1.0
-        return round(float(w @ (winning_class(scores) == sample.y_valid) / total), 12), float(loss)
+        right = w @ (winning_class(scores) == sample.y_valid) / total
+        return round(float(right), 12), round(float(loss), 12)
 
     def evaluate(centers: np.ndarray, r: float, e: float, m: float) -> Trial:
         unit = Unit(kernel, "", e)  # distances are given, so no metric
@@ -267,8 +268,12 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
         m = count(radius)
         if low <= m <= high:
             return radius
-        if m > high:
-            small, at_small = radius, math.log(m)
+        if m > high and large == math.inf and math.log(m) == at_small:
+            # If larger radii no longer change the number, units are so wide that every sample
+            # activates all of them: the first such radius is as good.
+            same += 1
+        elif m > high:
+            small, at_small, same = radius, math.log(m), same if large < math.inf else 0
         else:
             # If smaller radii no longer change the number, all distinct samples are centers, or the
             # classes are so far apart that a few centers decide.

@@ -66,6 +66,13 @@ def test_a_gamma_that_vanishes_is_an_error_too():
         SVC().fit(1e153 * X, y)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("solver", ["ridge", "cg"])
+def test_a_penalty_that_overflows_is_named(solver):
+    with pytest.raises(ValueError, match=r"Or alpha=1e\+308 is too large"):
+        RBFClassifier(30, alpha=1e308, solver=solver, random_state=0).fit(X, y)
+
+
 def test_one_sample_whose_kernel_value_overflows_is_an_error_that_names_its_column():
     """That of it and itself, which no step would have used but as a curvature."""
     data = NORMAL.copy()
@@ -84,6 +91,24 @@ def test_the_column_is_called_by_its_name_and_sparse_data_have_columns_too():
             model.fit(frame, CLASSES)
         with pytest.raises(ValueError, match="column 3 of X reaches"):
             model.fit(sp.csr_matrix(data), CLASSES)
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("n_centers", [20, 300])  # with and without a grid for exact sums
+@pytest.mark.parametrize("model", ["ridge", "cg", "cv"])
+def test_activations_beyond_float32_are_learned_in_float64(model, n_centers):
+    data = np.random.default_rng(0).standard_normal((400, 3))
+    labels = (data[:, 0] > 0).astype(int)
+    outputs = []
+    for scale in (1.0, 2.0**80, 2.0**133):  # of the scale, activations are the square
+        A = scale * data
+        given = {"centers": A[:n_centers], "kernel": lambda d: d, "gamma": 1.0}
+        if model == "cv":
+            fitted = RBFClassifierCV(alphas=[0.01], **given)
+        else:
+            fitted = RBFClassifier(alpha=0.01, solver=model, precision="float64", **given)
+        outputs.append(fitted.fit(A, labels).decision_function(A))
+    np.testing.assert_allclose(outputs[1:], [outputs[0]] * 2, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -215,3 +215,18 @@ def test_centers_are_rows_of_all_samples_those_of_no_weight_too(model, centers):
     if model is RBFClassifier:
         votes = found.set_params(solver="one-hot").fit(X, y, weights)
         np.testing.assert_array_equal(votes.coef_.argmax(axis=0), y[votes.center_indices_])
+
+
+@pytest.mark.parametrize("rule", ["random", "fsvc"])
+def test_centers_of_several_classes_vote_for_that_of_most_weight(rule):
+    """The class was that of the first of equal samples: another one in another order."""
+    A = np.repeat(np.random.default_rng(0).normal(size=(12, 2)), 4, axis=0)
+    b = np.tile([0, 1, 1, 2], 12)
+    weights = np.tile([1.0, 0.75, 0.75, 1.25], 12)
+    model = RBFClassifier(12, centers=rule, solver="one-hot", gamma=1e3, random_state=0)
+    outputs = [
+        model.fit(A[order], b[order], weights[order]).decision_function(A)
+        for order in (np.arange(48), np.arange(48)[::-1], np.argsort(-b, kind="stable"))
+    ]
+    assert (model.predict(A) == 1).all()
+    np.testing.assert_allclose(outputs[1:], [outputs[0]] * 2, rtol=0, atol=1e-12)

@@ -289,6 +289,12 @@ def test_class_weights_may_name_a_class_whose_samples_have_weight_0(model):
     for named in ({1: 5.0, 2: 3.0}, {0: 1.0, 1: 5.0, 2: 3.0}):
         found = clone(model).set_params(class_weight=named).fit(X, y, weights)
         np.testing.assert_array_equal(found.decision_function(X), expected)
+    model.set_params(class_weight={0: 1.0, 3: 3.0})  # 3 is a misspelled 2, which is given
+    with pytest.raises(ValueError, match=r"classes, \[1, 2\], are not in class_weight"):
+        model.fit(X, y, weights)
+    if hasattr(model, "partial_fit"):
+        with pytest.raises(ValueError, match="are not in class_weight"):
+            model.partial_fit(X, y, range(3), weights)
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])

@@ -93,6 +93,20 @@ def test_of_equally_accurate_radii_that_of_least_loss_is_taken(seed):
     assert model.radius_ == path["radius"][equal[path["loss"][equal].argmin()]]
 
 
+def test_of_radii_of_equal_loss_rounding_of_weights_takes_none():
+    """A sample or two are held out: the loss is 0 with any radius that tells classes apart."""
+    rng = np.random.default_rng(1)
+    N = int(rng.integers(4, 13))
+    A, b = np.repeat(rng.normal(size=(N, 2)), 3, axis=0), np.repeat(np.arange(N) % 2, 3)
+    weights = np.outer(rng.random(N) + 0.1, [1, 0.3, 0.7]).ravel()
+    found = set()
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(3 * N)
+        model = FSVC(random_state=0).fit(A[order], b[order], weights[order])
+        found.add((model.radius_, model.eval_radius_))
+    assert len(found) == 1
+
+
 @pytest.mark.parametrize("radius", ["auto", "ratio"])
 @pytest.mark.parametrize("size", [1e-80, 1e-100])  # squares of squared distances underflow
 def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
@@ -143,7 +157,9 @@ def test_ratio_makes_1_to_10_percent_of_the_samples_centers(selection):
 
 
 @pytest.mark.parametrize("radius", ["auto", "ratio"])
-@pytest.mark.parametrize(("selection", "overlap"), [("per-class", 1.0), ("pass", 20.0)])
+@pytest.mark.parametrize(
+    ("selection", "overlap"), [("per-class", 1.0), ("pass", 20.0), ("error", 5.0)]
+)
 def test_no_units_are_so_wide_that_activations_round_to_one(radius, selection, overlap):
     """Fewer centers than a pass takes with any radius were looked for: radii went up to 1e19."""
     A, b = load_iris(return_X_y=True)

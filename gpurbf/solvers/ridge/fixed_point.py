@@ -70,10 +70,10 @@ def fixed_point(
     if alpha and m >= FEW and layer.exact_sums:
         rows = np.arange(0, m, -(-m // _MAX_CENTERS_EVALUATED))
         V = layer.activations(layer.sparse_centers[rows])
-        shift = V.mean(axis=0, dtype=np.float64).astype(np.float32)
+        shift = _in_float32(V.mean(axis=0, dtype=np.float64))
         V -= shift.astype(V.dtype)
         largest = np.abs(V).max()
-        if np.isfinite(largest):
+        if largest < np.finfo(np.float32).max:
             grid = Grid.of(largest, weight)
             V[np.arange(len(rows)), rows] = 0  # a center's activation for itself is not typical
             spread = np.einsum("ij,ij->", V, V, dtype=np.float64) / V.size * mean
@@ -82,4 +82,10 @@ def fixed_point(
     # Any shift is correct; one that float32 holds exactly is the same number everywhere.
     with layer.allocator():
         shift = to_host(activations(layer, X[:_SHIFT_ROWS]).mean(axis=0, dtype=np.float64))
-    return shift.astype(np.float32).astype(np.float64), None
+    return _in_float32(shift).astype(np.float64), None
+
+
+def _in_float32(mean: np.ndarray) -> np.ndarray:
+    """The nearest numbers that float32 holds; a mean may be beyond it."""
+    most = np.finfo(np.float32).max
+    return mean.clip(-most, most).astype(np.float32)

@@ -165,8 +165,9 @@ class Tridiagonal:
 
     def lowest(self) -> float:
         """The smallest eigenvalue."""
-        beside, first = self.beside[: len(self.diagonal) - 1], (0, 0)
-        return float(eigvalsh_tridiagonal(self.diagonal, beside, "i", first, check_finite=False)[0])
+        scale = 2.0 ** (np.frexp(self.norm())[1] - 1)  # squares of numbers of 1e160 overflow
+        scaled = self.diagonal / scale, self.beside[: len(self.diagonal) - 1] / scale
+        return scale * float(eigvalsh_tridiagonal(*scaled, "i", (0, 0), check_finite=False)[0])
 
     def norm(self) -> float:
         """An upper bound of the eigenvalues' magnitudes."""
