@@ -294,6 +294,14 @@ def test_a_broken_pipe_of_a_program_is_shown(tmp_path):
     assert done.returncode == 1 and done.stderr.endswith("BrokenPipeError: a socket\n")
 
 
+def test_an_error_of_a_program_goes_to_its_own_hook(tmp_path):
+    hook = "import sys; sys.excepthook = lambda kind, *rest: print(kind.__name__)\n"
+    (tmp_path / "program.py").write_text(hook + "raise TimeoutError")
+    code = "import sys; from gpurbf.cli import main; sys.exit(main(['run', 'program.py']))"
+    done = run_python(code, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "TimeoutError\n", "")
+
+
 def test_a_program_may_close_its_output(tmp_path):
     (tmp_path / "program.py").write_text("import sys; sys.stdout.close(); sys.exit(3)")
     code = "import sys; from gpurbf.cli import main; sys.exit(main(['run', 'program.py']))"
