@@ -167,9 +167,14 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(said, arguments, message):
     [
         ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(20, np.uint8))[:-1], "truncated"),
         ("train-labels-idx1-ubyte", idx_bytes(np.zeros(60, np.uint8)), "class"),
+        (
+            "train-images-idx3-ubyte",
+            idx_bytes(np.full((60, 3, 5), np.nan, ">f8"), 14),
+            "X contains",
+        ),
         ("file", b"", "file/out"),
     ],
-    ids=["damaged", "refused by an estimator", "no folder for pictures"],
+    ids=["damaged", "refused by an estimator", "by scikit-learn", "no folder for pictures"],
 )
 def test_unfit_data_and_folders_are_one_line_and_exit_code_2(said, folder, file, content, message):
     if file == "file":
