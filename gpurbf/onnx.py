@@ -188,7 +188,10 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
     # The model's exponentials are 0 below the smallest normal number of its dtype. (The model uses
     # float64 for a row that is not on the quantization of its centers. If such a row's activations
     # are between the limits of the two dtypes, it counts as outside here only.)
-    least = float(np.finfo(model._layer().dtype).tiny)
+    limits = np.finfo(model._layer().dtype)
+    least = float(limits.tiny)
+    if callable(model._activation.profile):  # a function of "sqeuclidean" by NumPy keeps those
+        least = max(_TINY, float(limits.smallest_subnormal) / 2)
     # Shrink is faster than Where, but its limit is a float32.
     H = graph.Shrink(H, lambd=least) if least > _TINY else H
     scores = graph.MatMul(H, W)

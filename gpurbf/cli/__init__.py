@@ -82,7 +82,8 @@ def exit_status(run: Callable[[Any], Any], arguments: Any, program: str) -> int:
     except BrokenPipeError:
         return 1
     except (UserError, BackendUnavailable, NoCacheFolder, OSError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        said = " ".join(str(error).splitlines())  # scikit-learn's may have several lines
+        print(f"{program}: {said}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import runpy
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -45,5 +44,5 @@ def run(arguments: argparse.Namespace) -> None:
         else:
             runpy.run_path(os.path.abspath(script), run_name="__main__")
     except OSError:  # only those of our own commands are a line, or silent
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # maybe the program's own
         sys.exit(1)

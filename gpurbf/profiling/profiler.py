@@ -430,6 +430,7 @@ def profile_data(
     with the name of each step before it begins.
     """
     X, y, X_test, y_test = data
+    check_consistent_length(X, y)
     if X_test is None:
         if y_test is not None:
             raise ValueError("y_test are labels of X_test: give both, or neither.")

@@ -167,9 +167,14 @@ def test_a_wrong_command_is_one_line_and_exit_code_2(said, arguments, message):
     [
         ("t10k-labels-idx1-ubyte", idx_bytes(np.zeros(20, np.uint8))[:-1], "truncated"),
         ("train-labels-idx1-ubyte", idx_bytes(np.zeros(60, np.uint8)), "class"),
+        (
+            "train-images-idx3-ubyte",
+            idx_bytes(np.full((60, 3, 5), np.nan, ">f8"), 14),
+            "X contains",
+        ),
         ("file", b"", "file/out"),
     ],
-    ids=["damaged", "refused by an estimator", "no folder for pictures"],
+    ids=["damaged", "refused by an estimator", "by scikit-learn", "no folder for pictures"],
 )
 def test_unfit_data_and_folders_are_one_line_and_exit_code_2(said, folder, file, content, message):
     if file == "file":
@@ -292,6 +297,14 @@ def test_a_broken_pipe_of_a_program_is_shown(tmp_path):
     code = "import sys; from gpurbf.cli import main; sys.exit(main(['run', 'program.py']))"
     done = run_python(code, check=False, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.endswith("BrokenPipeError: a socket\n")
+
+
+def test_an_error_of_a_program_goes_to_its_own_hook(tmp_path):
+    hook = "import sys; sys.excepthook = lambda kind, *rest: print(kind.__name__)\n"
+    (tmp_path / "program.py").write_text(hook + "raise TimeoutError")
+    code = "import sys; from gpurbf.cli import main; sys.exit(main(['run', 'program.py']))"
+    done = run_python(code, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "TimeoutError\n", "")
 
 
 def test_a_program_may_close_its_output(tmp_path):

@@ -95,6 +95,18 @@ def test_samples_outside_every_radius_are_treated_as_by_the_model(dtype):
     same(model, away)
 
 
+@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+def test_a_squared_distance_has_activations_below_the_normal_numbers():
+    # exp(-90) and exp(-100) are float32 numbers here, and exp(-110) is none.
+    X = (X_TRAIN / np.pi).astype(np.float32)
+    model = FSVC(0.5, metric="sqeuclidean", random_state=0).fit(X, Y_TRAIN)
+    squares = np.sqrt(np.array([90, 100, 110]) * 2) * model.eval_radius_
+    away = model.centers_[0] + np.sqrt(np.outer(squares, np.eye(64)[0]))
+    scores = model.decision_function(away.astype(np.float32))
+    assert (abs(scores).max(axis=1) > 1e-6).tolist() == [False, False, True]
+    same(model, away.astype(np.float32))
+
+
 def test_activations_below_the_limits_of_float32_do_not_decide_a_label():
     layer = {"kernel": "laplacian", "solver": "lms", "precision": "float32"}
     model = RBFClassifier(20, random_state=0, **layer).fit(X_TRAIN.astype(np.float32), Y_TRAIN)

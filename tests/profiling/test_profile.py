@@ -401,5 +401,7 @@ def test_numbers_and_labels_that_mean_nothing_are_refused(found, digits):
         gpurbf.profile(ESTIMATORS["rbf"](), *digits[:2], y_test=digits[1])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         gpurbf.profile(ESTIMATORS["rbf"](), *digits[:2], X_test=digits[0][:9], y_test=digits[1])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        gpurbf.profile(ESTIMATORS["rbf"](), digits[0], digits[1][:1])
     with pytest.raises(ValueError, match=r"RBFLayer\(\) predicts nothing"):
         gpurbf.profile(gpurbf.RBFLayer(), *digits[:2])
