@@ -27,8 +27,8 @@ MAX_SINGLE_SET, _MAX_UNSETTLED_PART = 2048, 0.6
 WORKING_SET_LIMITS = 512, 2048
 _SAMPLES_PER_MEMBER = 12
 # f is evaluated again, in float64, if four standard deviations of its rounding error are more than
-# this part of the violation. After _MAX_EVALUATIONS times, everything that follows is float64.
-MAX_ROUNDING_PART, ROUNDING_DEVIATIONS, _MAX_EVALUATIONS = 0.25, 4, 4
+# this part of the violation. After MAX_EVALUATIONS times, everything that follows is float64.
+MAX_ROUNDING_PART, ROUNDING_DEVIATIONS, MAX_EVALUATIONS = 0.25, 4, 4
 # A step ahead may need at most this part of the rows of the set before it.
 _MAX_ROWS_AHEAD = 1 / 4
 # The ridge of the 2 × 2 system for the best point of a plane, for changes that are nearly parallel.
@@ -332,7 +332,7 @@ class BinarySolver:
         self.kernel.wide.subtract(support, self.beta[support], self.f)
         self.squares = 0.0
         self.evaluated += 1
-        if self.evaluated == _MAX_EVALUATIONS:
+        if self.evaluated == MAX_EVALUATIONS:
             self.kernel = self.kernel.wide
 
     def _inner(

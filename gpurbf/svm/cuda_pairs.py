@@ -70,8 +70,8 @@ def pairs_that_fit(N: int, itemsize: int, problems: Problems, room: float) -> in
     return min(n_problems, width)
 
 
-def solve_side_by_side(solver: Any, set_size: int | None = None) -> list[Solution] | None:
-    """The solutions of a `pairs.PairsSolver`; None where the device's memory is too small.
+def solve_side_by_side(solver: Any, set_size: int | None = None) -> bool:
+    """Find the solutions of a `pairs.PairsSolver`; False if the device's memory is too small.
 
     All pairs have begun before any is done, so ``solver.solved`` cannot leave out any.
     """
@@ -94,10 +94,10 @@ def solve_side_by_side(solver: Any, set_size: int | None = None) -> list[Solutio
             kernel.description += (
                 "; steps on the CPU: the GPU's memory budget does not hold all kernel values"
             )
-            return None
+            return False
         kernel.description += "; steps on the GPU, all pairs of classes side by side"
-        solutions: list[Any] = [None] * len(problems.sizes)
-        active = np.arange(len(solutions))
+        solutions, active = solver.solutions, np.arange(len(problems.sizes))
+        corrections = np.zeros(len(active), int)
         while len(active):
             parts = (active[i : i + width] for i in range(0, len(active), width))
             waves = [kernel.xp.asarray(some.astype(np.int32)) for some in parts]
@@ -108,8 +108,14 @@ def solve_side_by_side(solver: Any, set_size: int | None = None) -> list[Solutio
                 state, steps, violation = rounds.progress()
             if (state == cuda_smo_kernels.NOT_FINITE).any():
                 raise OutOfRange("kernel values")
-            for p in active[state[active] == cuda_smo_kernels.DOUBTED].tolist():
-                rounds.correct(p)
+            doubted = active[state[active] == cuda_smo_kernels.DOUBTED]
+            corrections[doubted] += 1
+            for p in doubted.tolist():
+                if corrections[p] <= binary.MAX_EVALUATIONS:
+                    rounds.correct(p)
+                else:  # only the CPU's steps go over to float64
+                    solver.solve_evaluated(p)
+            active = active[corrections[active] <= binary.MAX_EVALUATIONS]
             going = state[active] != cuda_smo_kernels.ENDED
             for i, p in enumerate(active.tolist()):
                 if going[i] and stepped(p, int(steps[p]), float(violation[p])):
@@ -119,7 +125,9 @@ def solve_side_by_side(solver: Any, set_size: int | None = None) -> list[Solutio
                 solutions[p] = _solution(problems, p, point, int(steps[p]), tol)
                 solver.solved(p, solutions[p])
             active = active[going]
-        return solutions
+        if again := np.count_nonzero(corrections > binary.MAX_EVALUATIONS):
+            kernel.description += f", {again} again on the CPU, in float64"
+        return True
 
 
 def _solution(problems: Problems, p: int, point: np.ndarray, steps: int, tol: float) -> Solution:

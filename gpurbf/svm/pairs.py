@@ -158,19 +158,20 @@ class PairsSolver:
     solved: Callable[[int, Solution], bool]
     sizes: np.ndarray | None = None
 
+    def __post_init__(self) -> None:
+        self.own, self.stopped = self.starts[1:] - self.starts[:-1], False
+        self.max_iter = min(self.max_iter, sys.maxsize) if self.max_iter >= 0 else sys.maxsize
+        self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
+        self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
+
     def solve(self) -> list[Solution]:
         """The solutions, in the order of the pairs."""
-        kernel, pairs = self.kernel, self.pairs
+        kernel, pairs, own = self.kernel, self.pairs, self.own
         if not np.isfinite(kernel.diagonal).all():  # an infinite curvature would end the steps
             raise OutOfRange("kernel values")
-        own = self.own = self.starts[1:] - self.starts[:-1]
-        self.stopped = False
-        self.max_iter = min(self.max_iter, sys.maxsize) if self.max_iter >= 0 else sys.maxsize
-        if kernel.on_device and (there := solve_side_by_side(self)) is not None:
-            return there
+        if kernel.on_device and solve_side_by_side(self):
+            return self.solutions
         sizes = own if self.sizes is None else self.sizes
-        self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
-        self.solutions: list[Solution] = [None] * len(pairs)  # type: ignore[list-item]
         if (groups := _groups(kernel, own, sizes, self.cache_bytes)) is not None:
             of, together = [g for g, group in enumerate(groups) for _ in group], defaultdict(list)
             for p, (a, b) in enumerate(pairs):
@@ -259,9 +260,13 @@ class PairsSolver:
             if self.pairs[p] in self.keeping:
                 self._solve_with_rows(p)
             else:
-                a, b = (self.classes[c] for c in self.pairs[p])
-                self._solve(p, EvaluatedPair(self.kernel, a, b), self.max_iter)
+                self.solve_evaluated(p)
             self.schedule.release(p)
+
+    def solve_evaluated(self, p: int) -> None:
+        """Solve a pair whose kernel is evaluated whenever it is asked for."""
+        a, b = (self.classes[c] for c in self.pairs[p])
+        self._solve(p, EvaluatedPair(self.kernel, a, b), self.max_iter)
 
     def _solve_with_rows(self, p: int) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""

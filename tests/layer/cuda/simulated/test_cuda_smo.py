@@ -160,6 +160,25 @@ def test_rounding_of_the_kernel_is_looked_after(largest_own_set, small_sets, mon
     assert kernel.wide > 0
 
 
+def test_a_pair_that_rounding_keeps_from_its_end_goes_on_on_the_CPU(monkeypatch):
+    """Of three pairs one is not corrected often enough; nothing is told twice."""
+    K, starts = problem(sizes=(20, 15, 12))
+    correct, doubted, solved = cuda_pairs.Rounds.correct, [], []
+
+    def corrected(self, p):
+        correct(self, p)
+        doubted.append(p)
+        if p == 1:  # again and again
+            self._progress[p, _cuda_smo_kernels.SQUARES] = 1e30
+
+    monkeypatch.setattr(cuda_pairs.Rounds, "correct", corrected)
+    options = {"rounding": 1e-4, "solved": lambda p, _: solved.append(p)}
+    solutions, kernel = solve(K, starts, 100.0, OnDevice, **options)
+    assert_optimal(K, starts, 100.0, solutions, 1.5e-3)
+    assert doubted.count(1) == binary.MAX_EVALUATIONS and sorted(solved) == [0, 1, 2]
+    assert kernel.description.endswith(", 1 again on the CPU, in float64")
+
+
 def test_the_best_of_a_warp_is_the_last_place_of_the_largest_key(monkeypatch):
     """Of 32 threads that meet in `largest`: keys that differ in either half, and equal ones."""
     rng, meeting, given = np.random.default_rng(0), threading.Barrier(32), []
