@@ -77,7 +77,7 @@ class MatrixPair(EvaluatedPair):
         self, K: np.ndarray, first: int, second: int, kernel: Any, a: slice, b: slice
     ) -> None:
         super().__init__(kernel, a, b)
-        self.K, self.first, self.second, self.rounding = K, first, second, kernel.rounding
+        self.K, self.first, self.second = K, first, second
 
     def _places(self, members: np.ndarray) -> np.ndarray:
         return members + np.where(members < self.n_a, self.first, self.second - self.n_a)

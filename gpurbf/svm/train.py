@@ -187,10 +187,11 @@ def _warn_if_values_are_coarse(
     if rounding * float(C.max()) * len(C) ** 0.5 <= (limit := _MOST_TOLERANCES * tol):
         return  # no coefficient is larger than its bound
     error = 0.0
-    for beta in (each.beta for each in solutions if each.converged):
+    for beta, steps in ((each.beta, each.steps) for each in solutions if each.converged):
         size = float(np.abs(beta).max()) * np.count_nonzero(beta) ** 0.5
-        # If the sum is not 0, steps were lost where coefficients were far larger.
-        error = max(error, rounding * size, largest * abs(float(beta.sum())))
+        # If the sum is further from 0 than steps of this size leave it, larger ones were lost.
+        lost = abs(float(beta.sum())) - float(np.finfo(np.float64).eps) * size * steps**0.5
+        error = max(error, rounding * size, largest * lost)
     if error > limit:
         warn(
             "float64 rounds kernel values and coefficients, so outputs are off by about "

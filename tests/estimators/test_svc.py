@@ -308,6 +308,17 @@ def test_so_are_conditions_after_steps_too_large_for_float64(C):
     assert model.fit_status_ == 0
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_sum_that_is_off_by_the_rounding_of_many_steps_is_no_reason_to_warn():
+    X, y = datasets.load_breast_cancer(return_X_y=True)  # unscaled: kernel values of 10,000,000
+    model = SVC(kernel="linear", C=1e5).fit(X, y)
+    beta, wide = np.zeros(len(y), np.longdouble), X.astype(np.longdouble)
+    beta[model.support_] = -model.dual_coef_[0]
+    f = np.where(y == 0, 1, -1) - wide @ (wide.T @ beta)
+    rises, falls = beta < 1e5 * (y == 0), beta > -1e5 * (y == 1)
+    assert f[rises].max() - f[falls].min() < 2 * model.tol
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("classes", [2, 4])
 def test_a_linear_model_predicts_by_a_center_a_pair(backend, dtype, classes):
