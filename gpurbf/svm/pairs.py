@@ -165,7 +165,7 @@ class PairsSolver:
             raise OutOfRange("kernel values")
         own = self.own = self.starts[1:] - self.starts[:-1]
         self.stopped = False
-        self.max_iter = min(self.max_iter, sys.maxsize) if self.max_iter >= 0 else sys.maxsize
+        self.max_iter = min(int(self.max_iter), sys.maxsize) if self.max_iter >= 0 else sys.maxsize
         if kernel.on_device and (there := solve_side_by_side(self)) is not None:
             return there
         sizes = own if self.sizes is None else self.sizes
