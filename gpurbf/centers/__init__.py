@@ -59,7 +59,7 @@ def most_centers(n_centers: int | str, n_samples: int) -> int:
     -------
     number : int
     """
-    return COUNTS[n_centers](n_samples) if isinstance(n_centers, str) else n_centers
+    return COUNTS[n_centers](n_samples) if isinstance(n_centers, str) else int(n_centers)
 
 
 @stage("prepare", "centers chosen")

@@ -47,6 +47,8 @@ def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
 def fsvc_class(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
     """Take the centers of a pass over each class, with one radius that gives n_centers in all.
 
+    Each class has one, if there are as many centers as classes.
+
     Parameters
     ----------
     X, n_centers, **context
@@ -109,6 +111,8 @@ def _by_count(
         some = (some[:, used] if 2 * len(used) < some.shape[1] else some).toarray()
     D = np.array([direct_distance(x, some, activation.metric) for x in some])
     radius = find_radius(count, n_centers, most, typical_distance(D))
-    taken = np.isin(stream, found[radius])
-    # Others follow where the number of centers jumps, and there are fewer than asked.
-    return np.sort(np.append(stream[taken], stream[~taken])[:n_centers])
+    # The first of each group, of the pass, of the stream: where the number of centers jumps, there
+    # are more or fewer than asked.
+    others, later = ~np.isin(stream, found[radius]), np.ones(len(stream), bool)
+    later[np.unique(groups[stream], return_index=True)[1]] = False
+    return np.sort(stream[np.lexsort((others, later))[:n_centers]])

@@ -100,10 +100,11 @@ class RBFClassifier(CallbackSupportMixin, DaskClassifier, local=rbf.RBFClassifie
 
     Notes
     -----
-    Blocks stay on their workers. The client receives 40 bytes of each distinct sample and 1.5 m
-    samples to draw m centers, HᵀH, and up to 864 samples to calibrate probabilities and to check
-    rounding. The model is bit for bit that of the local fit if HᵀH is exact, see
-    :class:`gpurbf.RBFClassifier`; otherwise sums are rounded in the order of the blocks.
+    Blocks stay on their workers. The client receives 40 bytes of each distinct sample and, to draw
+    m centers from b blocks of k classes, about m + 4√(b k m) samples, HᵀH, and up to 864 samples to
+    calibrate probabilities and to check rounding. The model is bit for bit that of the local fit if
+    HᵀH is exact, see :class:`gpurbf.RBFClassifier`; otherwise sums are rounded in the order of the
+    blocks.
     """
 
     @with_callbacks

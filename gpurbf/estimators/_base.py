@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar
@@ -125,7 +126,9 @@ Item = TypeVar("Item")
 def say(estimator: Any, text: str, level: int = 1) -> None:
     """Print a line of progress if the estimator's ``verbose`` is at least that."""
     if estimator.verbose >= level:
-        print(f"[{type(estimator).__name__}] {text}", flush=True)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # which may lack letters
+        line = f"[{type(estimator).__name__}] {text}".encode(encoding, "backslashreplace")
+        print(line.decode(encoding), flush=True)
 
 
 def steps(

@@ -414,7 +414,8 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     if callable(kernel) and not np.isfinite(largest[column]):  # samples are finite
         return ValueError(f"{name} cannot be computed: kernel={kernel!r} gives NaN or infinity.")
     own = f" Or kernel={kernel!r} gives NaN or such numbers." if callable(kernel) else ""
-    if (alpha := getattr(estimator, "alpha", 0)) > _MOST_ALPHA:
+    alphas = getattr(estimator, "alphas", getattr(estimator, "alpha", None))
+    if alphas is not None and (alpha := np.max(alphas)) > _MOST_ALPHA:
         own += f" Or alpha={alpha:g} is too large."
     return ValueError(
         f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "

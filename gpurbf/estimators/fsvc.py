@@ -486,6 +486,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 f"max_centers={most} is less than the {n_classes} classes, each of which gets its "
                 'share with selection="per-class".'
             )
+        most = None if most is None else int(most)  # sums of NumPy's short integers overflow
         return Rule(self.selection, float(self.overlap), n_classes, most)
 
     def _pass_arithmetic(self) -> Arithmetic:

@@ -447,11 +447,12 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         labels = None if indices is None else codes[indices]
         if labels is not None and self.centers in ("random", "fsvc"):  # which ignore classes
             # Of equal samples the first would decide: their order must not.
-            places = finder(row_hashes(X[indices], 0))(row_hashes(X, 0))
-            mass = np.zeros((len(labels), n_classes))
-            on = places >= 0
-            np.add.at(mass, (places[on], codes[on]), 1.0 if weights is None else weights[on])
-            labels = mass.argmax(axis=1)
+            found = Race(0, by_class=True).over(X, codes, weights)
+            places = finder(row_hashes(X[indices], 0))(found.hashes)
+            mass, on = np.zeros((len(labels), n_classes)), places >= 0
+            mass[places[on], found.labels[on]] = found.totals[on]
+            # Weights are all 0 if those of the classes are.
+            labels = np.where(mass.any(axis=1), mass.argmax(axis=1), labels)
         start = None if labels is None else votes(labels, n_classes, factors)
         if start is None and solver.needs == "center targets":
             raise ValueError(

@@ -263,26 +263,27 @@ def find_radius(count: Callable[[float], float], low: float, high: float, start:
     """
     small, large = 0.0, math.inf  # radii with too many and too few centers
     at_small = at_large = 0.0
-    radius, target, same = start, math.log(math.sqrt(low * high)), 0
+    radius, target, same, wide = start, math.log(math.sqrt(low * high)), 0, 0
     for _ in range(_MAX_RADII):
         m = count(radius)
         if low <= m <= high:
             return radius
         if m > high and large == math.inf and math.log(m) == at_small:
             # If larger radii no longer change the number, units are so wide that every sample
-            # activates all of them: the first such radius is as good.
-            same += 1
+            # activates all of them: the first such radius is as good. Or only samples far away are
+            # left, so steps grow.
+            wide += 1
         elif m > high:
-            small, at_small, same = radius, math.log(m), same if large < math.inf else 0
+            small, at_small, wide = radius, math.log(m), 0
         else:
             # If smaller radii no longer change the number, all distinct samples are centers, or the
             # classes are so far apart that a few centers decide.
             same = same + 1 if math.log(m) == at_large else 0
             large, at_large = radius, math.log(m)
-        if same == _MAX_RADII_WITHOUT_CHANGE or (small and large / small < 1 + 1e-9):
+        if _MAX_RADII_WITHOUT_CHANGE in (same, wide) or (small and large / small < 1 + 1e-9):
             break
         if small == 0.0 or large == math.inf:
-            radius *= 2.0 if small else 0.5
+            radius *= 2.0 ** (1 + wide) if small else 0.5
         else:
             place = (at_small - target) / (at_small - at_large)
             radius = small * (large / small) ** min(max(place, 0.1), 0.9)

@@ -143,7 +143,7 @@ def limited(n_jobs: int | None) -> AbstractContextManager[None]:
             "n_jobs must be None, a number of threads >= 1, or -1 for all of them, -2 for all but "
             f"one and so on; got {n_jobs!r}."
         )
-    return _at_most(joblib.effective_n_jobs(n_jobs))
+    return _at_most(joblib.effective_n_jobs(int(n_jobs)))
 
 
 @contextmanager

@@ -160,7 +160,7 @@ class PairsSolver:
 
     def __post_init__(self) -> None:
         self.own, self.stopped = self.starts[1:] - self.starts[:-1], False
-        self.max_iter = min(self.max_iter, sys.maxsize) if self.max_iter >= 0 else sys.maxsize
+        self.max_iter = min(int(self.max_iter), sys.maxsize) if self.max_iter >= 0 else sys.maxsize
         self.classes = [slice(int(a), int(b)) for a, b in pairwise(self.starts)]
         self.solutions: list[Solution] = [None] * len(self.pairs)  # type: ignore[list-item]
 

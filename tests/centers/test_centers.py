@@ -179,6 +179,14 @@ def test_passes_take_no_memory_for_columns_without_an_entry(rule):
     assert len(found) == 20 and peak < 100e6  # 320e6 with all columns
 
 
+@pytest.mark.parametrize("n_centers", [10, 12, 15])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pass_for_each_class_gives_each_a_center(n_centers, seed):
+    """Passes of wide units take two centers each: the first of all left out up to four classes."""
+    model = RBFLayer(n_centers, centers="fsvc-class", random_state=seed).fit(X, y)
+    assert len(np.unique(y[model.center_indices_])) == 10
+
+
 def test_rules_by_class_ask_for_labels_or_do_without():
     with pytest.raises(ValueError, match="pass y"):
         draw("kmeans-class", X, None, 10)

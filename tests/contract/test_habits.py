@@ -4,6 +4,7 @@ Messages show values as one writes them, the option that exists and the way out.
 """
 
 import inspect
+import io
 import re
 import typing
 
@@ -78,6 +79,31 @@ def test_verbose_prints_lines_of_progress(model, heard, capsys, monkeypatch):
     assert lines and all(line.startswith(f"[{type(model).__name__}] ") for line in lines)
     if isinstance(model, SVC):  # a line for each pair of classes
         assert len(lines) == 3 and min(lines).startswith("[SVC] 0 vs 1: ")
+
+
+def test_an_output_without_letters_of_the_labels_does_not_end_a_fit(monkeypatch):
+    said = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(said, "ascii"))
+    SVC(verbose=1).fit(X, np.array(["ä", "b", "c"])[Y])
+    assert rb"[SVC] b vs \xe4: " in said.getvalue()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64])
+@pytest.mark.parametrize(
+    "model",
+    [
+        RBFClassifier(130, n_jobs=2, random_state=0),
+        RBFClassifier(130, centers="kmeans-class", random_state=0),
+        FSVC(1e-3, max_centers=255, selection="per-class", random_state=0),
+        SVC(max_iter=250),
+    ],
+    ids=repr,
+)
+def test_numbers_may_be_integers_of_numpy(model, dtype):
+    expected = outputs(clone(model).fit(X, Y), X)
+    own = {name: dtype(v) for name, v in model.get_params().items() if type(v) is int and v > 1}
+    own.pop("cache_size", None)
+    assert np.array_equal(outputs(clone(model).set_params(**own).fit(X, Y), X), expected)
 
 
 def test_the_layer_has_the_defaults_of_the_classifier():

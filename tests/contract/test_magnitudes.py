@@ -66,11 +66,19 @@ def test_a_gamma_that_vanishes_is_an_error_too():
         SVC().fit(1e153 * X, y)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("solver", ["ridge", "cg"])
-def test_a_penalty_that_overflows_is_named(solver):
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
+@pytest.mark.parametrize(
+    "model",
+    [
+        RBFClassifier(30, alpha=1e308, solver="ridge"),
+        RBFClassifier(30, alpha=1e308, solver="cg"),
+        RBFClassifierCV(30, alphas=[1e-3, 1e308]),
+    ],
+    ids=["ridge", "cg", "cv"],
+)
+def test_a_penalty_that_overflows_is_named(model):
     with pytest.raises(ValueError, match=r"Or alpha=1e\+308 is too large"):
-        RBFClassifier(30, alpha=1e308, solver=solver, random_state=0).fit(X, y)
+        clone(model).set_params(random_state=0).fit(X, y)
 
 
 def test_one_sample_whose_kernel_value_overflows_is_an_error_that_names_its_column():

@@ -230,3 +230,11 @@ def test_centers_of_several_classes_vote_for_that_of_most_weight(rule):
     ]
     assert (model.predict(A) == 1).all()
     np.testing.assert_allclose(outputs[1:], [outputs[0]] * 2, rtol=0, atol=1e-12)
+    # Those of a class of weight 0 have no vote.
+    model.set_params(class_weight={0: 1.0, 1: 0.0, 2: 1.0}).fit(A, np.arange(48) // 4 % 3)
+    assert model.coef_.sum(axis=1).tolist() == [4, 0, 4]
+    # Sums of these weights are equal up to rounding, which another order does otherwise.
+    weights, b = np.tile([0.1, 0.2, 0.3, 0.6], 12), np.tile([0, 0, 0, 1], 12)
+    model.set_params(class_weight=None)
+    ways = [model.fit(A[::s], b[::s], weights[::s]).predict(A) for s in (1, -1)]
+    np.testing.assert_array_equal(*ways)

@@ -107,6 +107,14 @@ def test_of_radii_of_equal_loss_rounding_of_weights_takes_none():
     assert len(found) == 1
 
 
+@pytest.mark.parametrize(("far", "few"), [(20.0, 3), (600.0, 3), (600.0, 1), (1e4, 3)])
+def test_a_few_samples_far_away_do_not_end_the_search(far, few):
+    """They are centers with all radii below their distance; a radius beyond it is to be found."""
+    radius = search.find_radius(lambda r: 11 if r < far else few if r > 1.1 * far else 4, 2, 5, 1.0)
+    assert radius >= far
+    assert search.find_radius(lambda r: 11, 2, 5, 1.0) == 1.0
+
+
 @pytest.mark.parametrize("radius", ["auto", "ratio"])
 @pytest.mark.parametrize("size", [1e-80, 1e-100])  # squares of squared distances underflow
 def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
