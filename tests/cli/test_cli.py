@@ -370,6 +370,7 @@ kept = set(Path(sys.argv[1]).rglob("*.nbc"))
 for n, classes in ((300, 2), (1200, 10), (5000, 3)):
     given, y = make_classification(n, 20, n_informative=8, n_classes=classes, random_state=0)
     models = [gpurbf.SVC(kernel=kernel, max_iter=1000) for kernel in warmup.KERNELS]
+    models += [gpurbf.SVC(kernel="linear", max_iter=1000, cache_size=0.01)]
     for solver in ("ridge", "cg"):
         models += [gpurbf.RBFClassifier(m, solver=solver) for m in (50, 290)]
     models += [gpurbf.RBFClassifier(290, precision=p) for p in ("float32", "float64")]
