@@ -89,7 +89,9 @@ def warn_if_rounding_decides(X: Any, activation: Activation, dtype: Any) -> None
     if activation.metric != "euclidean" or not isinstance(activation.profile, str):
         return
     sample = X[:_FEW]
-    sample = (sample.toarray() if sp.issparse(sample) else sample).astype(np.float64)
+    if sp.issparse(sample):  # inputs that are 0 in all of them add nothing
+        sample = sample[:, np.unique(sample.indices)].toarray()
+    sample = sample.astype(np.float64)
     sample -= sample.mean(axis=0)
     off = float(np.finfo(dtype).eps * np.einsum("ij,ij->", sample, sample) / len(sample))
     error = activation.gamma * (off if activation.profile not in OF_DISTANCE else off**0.5)
