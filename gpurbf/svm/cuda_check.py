@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -46,7 +45,7 @@ def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
     def solver(kernel: Any, starts: np.ndarray) -> PairsSolver:
         names = [(a, b) for b in range(1, len(starts) - 1) for a in range(b)]
         return PairsSolver(
-            kernel, starts, np.full(starts[-1], 5.0), names, tol=1e-3, max_iter=sys.maxsize,
+            kernel, starts, np.full(starts[-1], 5.0), names, tol=1e-3, max_iter=-1,
             cache_bytes=1e9, stepped=lambda *_: False, solved=lambda *_: False,
         )  # fmt: skip
 

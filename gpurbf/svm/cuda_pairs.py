@@ -52,8 +52,8 @@ def problems_of(
     samples = np.concatenate([classes[c] for pair in pairs for c in pair])
     bounds = np.concatenate([end for a, b in pairs for end in (C[classes[a]], -C[classes[b]])])
     lengths = [len(classes[a]) + len(classes[b]) for a, b in pairs]
-    usual = [n if n <= binary.MAX_SINGLE_SET else working_set_size(n) for n in lengths]
-    sizes = usual if set_size is None else [set_size] * len(lengths)
+    own_set = binary.MAX_SINGLE_SET
+    sizes = [set_size or (n if n <= own_set else working_set_size(n)) for n in lengths]
     return Problems(np.cumsum([0, *lengths]), samples, bounds, np.array(sizes))
 
 

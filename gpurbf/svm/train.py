@@ -182,15 +182,15 @@ def _warn_if_values_are_coarse(
     tol: float, C: np.ndarray, diagonal: np.ndarray, solutions: Sequence[Solution]
 ) -> None:
     """Warn if conditions seem to hold only because float64 rounds kernel values or coefficients."""
-    largest = float(np.abs(diagonal).max(initial=0))
-    rounding = float(np.finfo(np.float64).eps) * largest
+    eps, largest = float(np.finfo(np.float64).eps), float(np.abs(diagonal).max(initial=0))
+    rounding = eps * largest
     if rounding * float(C.max()) * len(C) ** 0.5 <= (limit := _MOST_TOLERANCES * tol):
         return  # no coefficient is larger than its bound
     error = 0.0
     for beta, steps in ((each.beta, each.steps) for each in solutions if each.converged):
         size = float(np.abs(beta).max()) * np.count_nonzero(beta) ** 0.5
         # If the sum is further from 0 than steps of this size leave it, larger ones were lost.
-        lost = abs(float(beta.sum())) - float(np.finfo(np.float64).eps) * size * steps**0.5
+        lost = abs(float(beta.sum())) - eps * size * steps**0.5
         error = max(error, rounding * size, largest * lost)
     if error > limit:
         warn(
