@@ -39,7 +39,7 @@ class Block(NamedTuple):
 class ClassRows(NamedTuple):
     """Rows of K over a class in memory, see `row_cache.RowCache`, and the layer that makes more."""
 
-    rows: np.ndarray
+    rows: np.ndarray  # without columns if those of the other class are over both
     slots: working_sets.Slots
     layer: np.ndarray
 
@@ -74,7 +74,8 @@ def _between(block, samples, begin, end, before, memory):
     K = block.K[: n * n].reshape(n, n)
     out = address(K) + 4 * begin * n
     _evaluate(block.layer, block.plan, samples[begin:end], out, 4 * n, samples[:0], memory)
-    working_sets.mirror_rows(K, begin, end)
+    first, last = (end, n) if begin == 0 else (0, begin)
+    working_sets.mirror_rows(K, begin, end, first, last)
     return K
 
 
@@ -82,7 +83,7 @@ def _between(block, samples, begin, end, before, memory):
 def _subtract(own, block, samples, members, change, f, memory):
     """``f -= change @ K[members]`` over the class; returns how many rows were evaluated."""
     start, evaluated, rows, apart = 0, 0, address(own.rows), own.rows.shape[1]
-    while start < len(members):
+    while start < len(members) and len(f) > 0:
         places, missing, where = working_sets.place(members[start:], samples, own.slots)
         if len(missing):
             _evaluate(own.layer, block.plan, missing, rows, 4 * apart, where, memory)

@@ -163,26 +163,25 @@ def remember(point, beta, f):
 
 
 @_compiled
-def mirror_rows(K, begin, end):
-    """Write columns begin … end of all other rows of K (n, n), copied from rows begin … end.
+def mirror_rows(K, begin, end, first, last):
+    """Write columns begin … end of rows first … last of K (n, n), copied from rows begin … end.
 
     Written tile by tile, so that both sides stay in the first cache.
     """
     word, address, stride = K[0, :0], K.ctypes.data, K.strides[0]
-    for first, last in ((0, begin), (end, len(K))):
-        for top in range(first, last, _TILE):
-            for left in range(begin, end, _TILE):
-                bottom, right = min(top + _TILE, last), min(left + _TILE, end)
-                if (bottom - top) % 4 or (right - left) % 4:
-                    for i in range(top, bottom):
-                        for j in range(left, right):
-                            K[i, j] = K[j, i]
-                    continue
-                for i in range(top, bottom, 4):
-                    for j in range(left, right, 4):
-                        source = address + j * stride + i * K.itemsize
-                        target = address + i * stride + j * K.itemsize
-                        transpose4(word, source, stride, target, stride)
+    for top in range(first, last, _TILE):
+        for left in range(begin, end, _TILE):
+            bottom, right = min(top + _TILE, last), min(left + _TILE, end)
+            if (bottom - top) % 4 or (right - left) % 4:
+                for i in range(top, bottom):
+                    for j in range(left, right):
+                        K[i, j] = K[j, i]
+                continue
+            for i in range(top, bottom, 4):
+                for j in range(left, right, 4):
+                    source = address + j * stride + i * K.itemsize
+                    target = address + i * stride + j * K.itemsize
+                    transpose4(word, source, stride, target, stride)
 
 
 @_short

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 
 from gpurbf.runtime.lazy import lazy_module
+from gpurbf.runtime.threads import parallel_rows
 from gpurbf.svm.kernel_matrix import KernelRows, subtract_rows
 
 working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 
 # Operations of a step per sample: one to find the receiver, seven for the giver, four to update f.
 OPERATIONS_PER_VALUE = 12
+# Rows of a block that a thread mirrors at a time.
+_MIRRORED_ROWS = 256
 
 
 class EvaluatedPair:
@@ -58,7 +61,13 @@ class EvaluatedPair:
             self._block, fresh = np.empty((n, n), dtype), slice(0, n)
         self._columns = self.kernel.over(samples, self._columns, fresh)
         self.kernel.values(samples[fresh], self._columns, self._block[fresh])
-        working_set_kernels.mirror_rows(self._block, fresh.start, fresh.stop)
+        first, last = (fresh.stop, n) if fresh.start == 0 else (0, fresh.start)
+
+        def mirror(rows: slice) -> None:
+            ends = first + rows.start, first + rows.stop
+            working_set_kernels.mirror_rows(self._block, fresh.start, fresh.stop, *ends)
+
+        parallel_rows(mirror, last - first, _MIRRORED_ROWS)
         return self._block
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,10 @@ _FOUND_OF_LAST_SET, _SETS_TO_FIND = 0.5, 1.5
 _FOUND_OF_ALL, _SUPPORT_PART = 0.35, 1 / 3
 # In most fits a pair that keeps its rows finds at least this part of those that it asks for.
 _FOUND_AT_LEAST = 0.4
+# With so many times more threads than pairs that have no class in common, the longest pairs begin
+# first; with fewer, rows that are found in memory are worth more. Samples, of all classes together,
+# that tell which classes are near each other.
+_CROWDED, _COMPARED = 1.5, 256
 # Threads that have `cache_size` together; more threads train more pairs, and have more.
 _THREADS_PER_CACHE = 4
 
@@ -182,7 +186,9 @@ class PairsSolver:
         most = kernel.free_bytes() / 4
         least = min(self.cache_bytes, most)
         # Pairs that keep rows, whatever the threads.
-        self.keeping = {(a, b) for a, b in pairs if keeps_rows(kernel, own[a] + own[b], least)}
+        self.keeping = {
+            p for p, (a, b) in enumerate(pairs) if keeps_rows(kernel, own[a] + own[b], least)
+        }
         self.capacity = rows_in_doubt(kernel, sizes, least)  # see `CachedPair`
         # A profile hands out pairs for more threads than there are, which need no memory.
         total, planned = (
@@ -190,9 +196,12 @@ class PairsSolver:
             for threads in (thread_limit(), planned_threads())
         )
         workers = _at_once(kernel, own, pairs, planned)
-        in_use = 2 * min(workers, thread_limit()) if self.keeping else 0
-        self.budget = Budget([int(own[c]) for c in set(chain(*self.keeping))], total, in_use)
-        self.schedule = Schedule(pairs, len(own), self.budget.parked)
+        kept = {c: part for p in self.keeping for c, part in zip(pairs[p], self._cached(p))}
+        in_use = len(self._cached(0)) * min(workers, thread_limit()) if kept else 0
+        self.budget = Budget([part.stop - part.start for part in kept.values()], total, in_use)
+        crowded = workers > _CROWDED * (np.count_nonzero(own) // 2)
+        lengths = self._lengths() if crowded else None
+        self.schedule = Schedule(pairs, len(own), self.budget.parked, lengths)
         self.memory = kernel.xp.empty(self.budget.size, np.float32)
         compiled = kernel.among is not None and kernel.dtype == np.float32 and self.stepped is None
         self._idle_rounds = [
@@ -257,7 +266,7 @@ class PairsSolver:
         """Solve the pair that is next, whatever the number, its kernel evaluated in blocks."""
         with suppress(Stopped):
             p = self.schedule.take()
-            if self.pairs[p] in self.keeping:
+            if p in self.keeping:
                 self._solve_with_rows(p)
             else:
                 self.solve_evaluated(p)
@@ -268,17 +277,48 @@ class PairsSolver:
         a, b = (self.classes[c] for c in self.pairs[p])
         self._solve(p, EvaluatedPair(self.kernel, a, b), self.max_iter)
 
+    def _lengths(self) -> np.ndarray:
+        """How long each pair is expected to take, up to a factor.
+
+        Pairs of near classes have many support vectors, and take long. Their distance is that of
+        the means of some samples in the kernel's feature space, squared.
+        """
+        most = max(1, _COMPARED // len(self.classes))
+        some = [
+            np.arange(c.start, c.stop, -(-(c.stop - c.start) // most) or 1) for c in self.classes
+        ]
+        samples, ends = np.concatenate(some), np.cumsum([0, *map(len, some)])
+        K = np.empty((len(samples), len(samples)), self.kernel.dtype)
+        with self.kernel.allocator():
+            self.kernel.values(samples, self.kernel.over(samples), K)
+
+        def mean(a: int, b: int) -> float:
+            return K[ends[a] : ends[a + 1], ends[b] : ends[b + 1]].mean(dtype=np.float64)
+
+        distances = [mean(a, a) + mean(b, b) - 2 * mean(a, b) for a, b in self.pairs]
+        sizes = [self.own[a] + self.own[b] for a, b in self.pairs]
+        return sizes / np.maximum(distances, np.finfo(np.float64).eps)
+
     def _solve_with_rows(self, p: int) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
-        a, b = caches = [
-            self.budget.fetch(c) or RowCache(self.kernel, self.classes[c], self.budget, self.memory)
-            for c in self.pairs[p]
+        classes, rounds = self.pairs[p], self._idle_rounds.pop()
+        caches = [
+            self.budget.fetch(c) or RowCache(self.kernel, columns, self.budget, self.memory)
+            for c, columns in zip(classes, self._cached(p))
         ]
-        rounds = self._idle_rounds.pop()
-        self._solve(p, CachedPair(a, b, rounds, self.capacity), self.max_iter)
+        a, b = (self.classes[c] for c in classes)
+        self._solve(p, CachedPair(caches, a, b, rounds, self.capacity), self.max_iter)
         self._idle_rounds.append(rounds)
-        for c, cache in zip(self.pairs[p], caches):
+        for c, cache in zip(classes, caches):
             self.budget.park(c, cache)
+
+    def _cached(self, p: int) -> list[slice]:
+        """The columns of each cache of a pair's rows: a class, which it shares with other pairs.
+
+        Of a single pair, one cache is over both: threads then wait for each other half as often.
+        """
+        a, b = (self.classes[c] for c in self.pairs[p])
+        return [slice(a.start, b.stop)] if len(self.pairs) == 1 and a.stop == b.start else [a, b]
 
     def _solve(self, p: int, kernel: EvaluatedPair, max_iter: int, begun: Any = None) -> None:
         check = functools.partial(self._check, p)
@@ -312,18 +352,30 @@ class Schedule:
     those with the most rows in memory come first. If a class of every remaining pair is in use, a
     pair of the classes with most pairs left is handed out all the same.
 
+    With ``lengths``, far more threads take pairs than can have no class in common. Then a class
+    that has been in use counts as in use, and the longest pair comes next: threads without a pair
+    wait for the last ones, which should be short.
+
     Parameters
     ----------
     pairs : list of (int, int)
     n_classes : int
     in_memory : callable
         Returns how much is kept for a class that is not in use.
+    lengths : ndarray of shape (len(pairs),), optional
+        How long each pair is expected to take, up to a factor.
     """
 
     def __init__(
-        self, pairs: list[tuple[int, int]], n_classes: int, in_memory: Callable[[int], int]
+        self,
+        pairs: list[tuple[int, int]],
+        n_classes: int,
+        in_memory: Callable[[int], int],
+        lengths: np.ndarray | None = None,
     ) -> None:
         self.pairs = pairs
+        order = None if lengths is None else np.argsort(-lengths, kind="stable").tolist()
+        self._longest_first = order and map(pairs.__getitem__, order)
         self._in_memory = in_memory
         # For each class: the classes that it is still to be paired with, and the numbers of these
         # pairs.
@@ -353,6 +405,8 @@ class Schedule:
         for a in sorted(self._free, key=self._free.__getitem__, reverse=True):
             if partners := self._free.keys() & self._pending[a].keys():
                 return a, max(sorted(partners), key=self._free.__getitem__)
+        if self._longest_first:
+            return next((a, b) for a, b in self._longest_first if b in self._pending[a])
         a = max(range(len(self._pending)), key=lambda c: len(self._pending[c]))
         return a, max(sorted(self._pending[a]), key=lambda c: len(self._pending[c]))
 
@@ -361,7 +415,7 @@ class Schedule:
         with self._lock:
             for c in self.pairs[p]:
                 self._in_use[c] -= 1
-                if self._pending[c] and not self._in_use[c]:
+                if self._pending[c] and not self._in_use[c] and not self._longest_first:
                     self._free[c] = self._rank(c)
 
     def needs_no_help(self) -> bool:

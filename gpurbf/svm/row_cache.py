@@ -33,9 +33,9 @@ class RowCache:
     """Rows of K over the samples of one class, as many as the budget allows.
 
     A row belongs to a sample of the class itself, and is kept for the class's other pairs, or to a
-    sample of the class that it is paired with now. Rows are float32, as in LIBSVM, but quantized
-    distances are exact, and sums are float64. Rows stay where they are evaluated, on the host or a
-    device.
+    sample of the class that it is paired with now. (Both classes of a single pair are one here.)
+    Rows are float32, as in LIBSVM, but quantized distances are exact, and sums are float64. Rows
+    stay where they are evaluated, on the host or a device.
 
     Each row of the budget's memory that the cache has is a slot: it holds the row of a member of
     the pair or is vacant. The longest unused are evicted. Members are the n samples of the class
@@ -59,22 +59,21 @@ class RowCache:
         self.rows = memory[: len(memory) // self.n * self.n].reshape(-1, self.n)
         self.pieces: list[int] = []
         # A pair has at most so many members, and a cache takes at most so many rows.
-        none = np.full((4, self.n + budget.longest), -1)
+        none = np.full((4, budget.most_rows(self.n)), -1)
         self._slots = working_set_kernels.Slots(*none, np.zeros(3, np.intp))
         self._start = 0  # where the class's own members begin
 
-    def pair_with(self, samples: np.ndarray, first: bool) -> None:
-        """Make a pair's samples the members; ``first``: whether the class's own samples come first.
+    def pair_with(self, samples: np.ndarray, start: int) -> None:
+        """Make a pair's samples the members; the class's own are those from ``start`` on.
 
         Rows of the class's own samples stay; slots of its last partner's samples become vacant.
         """
-        start = 0 if first else len(samples) - self.n
         working_set_kernels.pair_slots(self._slots, self._start, self.n, start)
         self._samples, self._start = samples, start
 
     def subtract(self, members: np.ndarray, change: np.ndarray, f: np.ndarray) -> None:
-        """``f -= change @ K[members]``."""
-        start = 0
+        """``f -= change @ K[members]``, for the class's own part of the pair's f."""
+        start, f = 0, f[self._start : self._start + self.n]
         while start < len(members):
             self.grow(working_set_kernels.slots_wanted(members[start:], self._slots))
             places, missing, where = working_set_kernels.place(
@@ -110,27 +109,32 @@ def keeping_pays(kernel: KernelRows, found: float) -> bool:
 
 
 class CachedPair(EvaluatedPair):
-    """Kernel of a pair out of the row caches of its classes.
+    """Kernel of a pair, classes a and b, out of row caches.
 
     If no other pair has these classes, no row is in memory at the beginning, and many are asked for
     only once. Then rows are kept from the first set on of whose rows enough would have been there.
 
     Parameters
     ----------
-    over_a, over_b : RowCache
+    caches : list of RowCache
+        Of both classes, or one of all samples of the pair.
     rounds : Rounds or None
     capacity : int or None
         How many rows memory holds; None to keep rows from the beginning.
     """
 
     def __init__(
-        self, over_a: RowCache, over_b: RowCache, rounds: Rounds | None, capacity: int | None
+        self,
+        caches: list[RowCache],
+        a: slice,
+        b: slice,
+        rounds: Rounds | None,
+        capacity: int | None,
     ) -> None:
-        super().__init__(over_a.kernel, over_a.columns, over_b.columns)
-        self.over_a, self.over_b = over_a, over_b
-        self.rounds, self.rounding = rounds, self.kernel.kept_rounding
-        over_a.pair_with(self.samples, True)
-        over_b.pair_with(self.samples, False)
+        super().__init__(caches[0].kernel, a, b)
+        self.caches, self.rounds, self.rounding = caches, rounds, self.kernel.kept_rounding
+        for cache, start in zip(caches, (0, self.n_a)):
+            cache.pair_with(self.samples, start)
         self.keeping, self._capacity = capacity is None, capacity or 0
         # How many rows were asked for, and how many before each member's was, the last time.
         self._asked, self._last = 0, np.full(len(self.samples), -np.inf)
@@ -147,8 +151,8 @@ class CachedPair(EvaluatedPair):
         if not self.keeping:
             self.keeping = keeping_pays(self.kernel, self._would_find(members))
         if self.keeping:
-            self.over_a.subtract(members, change, f[: self.n_a])
-            self.over_b.subtract(members, change, f[self.n_a :])
+            for cache in self.caches:
+                cache.subtract(members, change, f)
         else:
             super().subtract(members, change, f)
 
@@ -182,7 +186,10 @@ class Rounds:
 
     def run(self, pair: Any, numbers: np.ndarray, limits: tuple[Any, ...], state: Any) -> Any:
         """See `_round_kernels.rounds`; caches get the memory that rounds ask for."""
-        a, b, most = pair.over_a, pair.over_b, pair.samples[: limits[2]]
+        caches, most = pair.caches, pair.samples[: limits[2]]
+        a, b = caches[0].compiled, caches[-1].compiled
+        if len(caches) == 1:
+            b = b._replace(rows=b.rows[:, :0])
         problem = pair.samples, numbers
         state = *state, np.empty(0, np.intp), np.empty(0), False
         if len(most) ** 2 > len(self._K):  # so never between two calls of a pair
@@ -191,7 +198,7 @@ class Rounds:
         while True:
             with stage("output training", "rounds"):
                 outcome, wanted, inside, work, state = round_kernels.rounds(
-                    problem, self._block, a.compiled, b.compiled, *limits, state, memory
+                    problem, self._block, a, b, *limits, state, memory
                 )
                 evaluated, stepped, subtracted = work
                 operations = self._operations * evaluated
@@ -199,8 +206,8 @@ class Rounds:
                 count(operations=OPERATIONS_PER_VALUE * stepped + 2 * subtracted, kind="float64")
             if outcome != round_kernels.GROW:
                 return outcome, inside, state
-            a.grow(wanted[0])
-            b.grow(wanted[1])
+            for cache, number in zip(caches, wanted):
+                cache.grow(number)
 
     def block(self, n: int) -> np.ndarray:
         """K between the n members of the last set."""
@@ -232,9 +239,9 @@ class Budget:
         rows = n_bytes // (4 * longest) // (_PIECES_PER_CLASS * max(1, len(sizes)))
         rows = int(min(MIN_ROWS + 1, max(_MIN_ROWS_PER_PIECE, rows)))
         self.piece = rows * longest
-        # A cache has as many rows as the class samples, and as many more as the largest that it
-        # meets; a class has several where more are in use than there are classes.
-        most = sum(self._pieces(n + longest, n) for n in sizes)
+        # A class has several caches where more are in use than there are classes.
+        self._all = sum(sizes)
+        most = sum(self._pieces(self.most_rows(n), n) for n in sizes)
         most *= -(-in_use // max(1, len(sizes)))
         self._reserve = in_use * self._pieces(MIN_ROWS, longest)
         n_pieces = int(min(n_bytes // (4 * self.piece), most)) + self._reserve
@@ -247,6 +254,10 @@ class Budget:
         # With their classes, the longest unused first.
         self._idle: list[tuple[int, Any]] = []
         self._lock = threading.Lock()
+
+    def most_rows(self, n: int) -> int:
+        """The most rows that a cache of a class of n samples has: of these and of a partner."""
+        return min(n + self.longest, self._all)
 
     def _pieces(self, n_rows: int, n: int) -> int:
         return -(-n_rows // (self.piece // n - 1))
@@ -262,7 +273,7 @@ class Budget:
             ahead = 0
             if least <= 0:  # it grows once more
                 ahead = (len(self._free) - self._reserve) // self._sharers
-                ahead = min(ahead, self._pieces(n + self.longest, n))
+                ahead = min(ahead, self._pieces(self.most_rows(n), n))
             while len(rows) < n_rows or len(pieces) < ahead:
                 while len(self._free) <= self._reserve and self._idle:
                     self._free += self._idle.pop(0)[1].pieces[::-1]
@@ -270,7 +281,7 @@ class Budget:
                     break
                 pieces.append(i := self._free.pop())
                 own = range(-(-i * self.piece // n), (i + 1) * self.piece // n)
-                rows += own[: n + self.longest]  # of a small class a piece has many rows
+                rows += own[: self.most_rows(n)]  # of a small class a piece has many rows
         return pieces, np.array(rows, np.intp)
 
     def park(self, key: int, cache: Any) -> None:

@@ -48,3 +48,15 @@ def test_nobody_waits_and_pairs_whose_classes_nobody_works_on_come_first():
         assert names[running[-1]] in (alone or left)
         left.remove(names[running[-1]])
     assert len(running) == sum(schedule._in_use) / 2
+
+
+def test_many_threads_begin_with_pairs_without_a_common_class_and_end_with_the_shortest():
+    names = list(combinations(range(7), 2))
+    lengths = np.random.default_rng(0).random(len(names))
+    schedule, order = Schedule(names, 7, lambda c: 0, lengths), []
+    for _ in names:
+        order.append(schedule.take())
+        schedule.release(order[-1])
+    assert sorted(order) == list(range(len(names)))
+    assert len({c for p in order[:3] for c in names[p]}) == 6
+    assert (np.diff(lengths[order[3:]]) <= 0).all()
