@@ -291,13 +291,12 @@ class PairsSolver:
         K = np.empty((len(samples), len(samples)), self.kernel.dtype)
         with self.kernel.allocator():
             self.kernel.values(samples, self.kernel.over(samples), K)
-
-        def mean(a: int, b: int) -> float:
-            return K[ends[a] : ends[a + 1], ends[b] : ends[b + 1]].mean(dtype=np.float64)
-
-        distances = [mean(a, a) + mean(b, b) - 2 * mean(a, b) for a, b in self.pairs]
-        sizes = [self.own[a] + self.own[b] for a, b in self.pairs]
-        return sizes / np.maximum(distances, np.finfo(np.float64).eps)
+        parts, counts = [slice(*own) for own in pairwise(ends)], np.maximum(1, np.diff(ends))
+        sums = np.stack([K[part].sum(axis=0, dtype=np.float64) for part in parts])
+        means = np.stack([sums[:, part].sum(axis=1) for part in parts]) / np.outer(counts, counts)
+        (a, b), itself = np.transpose(self.pairs), means.diagonal()
+        distances = itself[a] + itself[b] - 2 * means[a, b]
+        return (self.own[a] + self.own[b]) / np.maximum(distances, np.finfo(np.float64).eps)
 
     def _solve_with_rows(self, p: int) -> None:
         """Solve a pair with rows that are kept for its classes' other pairs."""
