@@ -158,6 +158,16 @@ def test_a_full_disk_is_said_once_and_ends_nothing(folder, monkeypatch, capfd, m
     assert "No space left" in line and str(folder) in line
 
 
+def test_a_damaged_file_of_somebody_else_ends_nothing(folder, monkeypatch, capfd):
+    """In a folder that many may write to, as /tmp, only its owner may remove it."""
+    (path,) = folder.rglob("*.nbi")
+    path.write_bytes(b"short")
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=PermissionError))
+    monkeypatch.setattr(caching.Cache, "said", False)
+    assert kernel()(21) == 42
+    assert str(folder) in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("error", [OSError, ValueError, None])
 def test_a_message_that_nobody_takes_ends_nothing(monkeypatch, capfd, error):
     """Where stderr goes to a file on the full disk itself, is closed, or does not exist."""

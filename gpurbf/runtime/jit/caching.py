@@ -58,7 +58,7 @@ class Cache(FunctionCache):
     def save_overload(self, sig, data):
         try:
             super().save_overload(sig, data)
-        except OSError as error:
+        except Exception as error:  # an index that may not be removed is read, damaged as it is
             if not Cache.said:
                 Cache.said = True
                 what = f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})"
