@@ -39,9 +39,9 @@ def encode(X: np.ndarray, quantization: Quantization) -> tuple[np.ndarray, np.nd
     them, as in float32 data that have been converted to float64. The codes of other rows have no
     meaning.
     """
-    if X.dtype in _ZERO_POINTS:
+    if quantization == (1.0, _ZERO_POINTS.get(X.dtype)):
         codes = X if X.dtype == np.uint8 else X.view(np.uint8) ^ np.uint8(128)
-        return codes, np.full(len(X), quantization != (1.0, _ZERO_POINTS[X.dtype]))
+        return codes, np.zeros(len(X), bool)
 
     if X.dtype not in (np.float32, np.float64):
         X = X.astype(np.float64)

@@ -121,7 +121,8 @@ def _apply() -> None:
     least = min((limit.blas for limit in _in_force), default=None)
     for library in filterfalse(_is_per_thread, blas_libraries().lib_controllers):
         path = library.filepath
-        before, ours = _told.get(path) or (library.num_threads or 1,) * 2
+        # Looked up again after the library was asked: a signal handler may have told it meanwhile.
+        before, ours = _told.get(path) or _told.get(path, (library.num_threads or 1,) * 2)
         wanted = before if least is None else min(before, least)
         if wanted != ours:
             _told[path] = before, 0  # 0: unknown, in case an interrupt comes now

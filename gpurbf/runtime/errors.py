@@ -1,11 +1,11 @@
-"""Errors and warnings of the package; a warning names the line that called the package."""
+"""Errors, warnings and messages; a warning names the line that called the package."""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
 
@@ -55,3 +55,10 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     while f"{frame.f_globals.get('__name__', '')}.".startswith(_BETWEEN) and frame.f_back:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def say(line: str) -> None:
+    """Print a line on stderr; a call that has a message does not fail where nobody takes it."""
+    with suppress(OSError, ValueError):  # full, or closed
+        if sys.stderr is not None:  # else `print` would take stdout
+            print(line, file=sys.stderr, flush=True)

@@ -52,6 +52,17 @@ def test_answers_do_not_depend_on_batch_size_or_memory_budget(model):
             np.testing.assert_array_equal(whole[name][: len(joined)], joined, err_msg=name)
 
 
+@pytest.mark.parametrize("denominator, dtype", [(1, np.float64), (1, np.int8), (255, np.float32)])
+def test_bytes_are_the_numbers_that_they_are_to_a_model_of_others(denominator, dtype, backend):
+    """Signed integers or rescaled pixels are codes, of which bytes are some."""
+    X, y = load_digits(return_X_y=True)
+    codes = (X - 8 if denominator == 1 else X).astype(dtype) / dtype(denominator)
+    for make in ESTIMATORS.values():
+        model = make(backend=backend).fit(codes[:500].astype(dtype), y[:500])
+        some = (X[:100] > 8).astype(dtype)
+        np.testing.assert_equal(answers(model, some.astype(np.uint8)), answers(model, some))
+
+
 def test_the_same_numbers_in_another_storage_are_the_same_data():
     X, y = load_digits(return_X_y=True)
     exact, rounded = X / 16, X / 10

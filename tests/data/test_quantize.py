@@ -44,6 +44,18 @@ def test_signed_data_are_found():
         assert encode(X, Quantization(q, 0))[1].all()
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("quantization", [(1.0, 128), (1.0, 0), (255.0, 0), (2.0, 0)])
+def test_bytes_are_encoded_as_the_same_numbers_are(dtype, quantization):
+    X = PIXELS.astype(dtype)
+    X[::2] &= 1
+    X[1::4] &= 127
+    codes, off = encode(X, Quantization(*quantization))
+    wanted, others = encode(X.astype(np.float64), Quantization(*quantization))
+    np.testing.assert_array_equal(off, others)
+    np.testing.assert_array_equal(codes[~off], wanted[~off])
+
+
 def test_float32_pixels_are_the_same_data_in_float64():
     for X in (PIXELS / np.float32(255), PIXELS * np.float32(1 / 255)):
         wide = X.astype(np.float32).astype(np.float64)

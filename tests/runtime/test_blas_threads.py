@@ -248,6 +248,31 @@ def test_an_interrupt_right_after_a_library_was_told_leaves_no_trace(library, mo
     assert library.num_threads == 4
 
 
+def test_a_signal_handler_that_computes_while_a_library_is_asked_leaves_no_trace(monkeypatch):
+    """All fits of the process had one BLAS thread from then on, and so one thread."""
+
+    class Asked:
+        internal_api, filepath, number, handled = "openblas", "", 4, False
+
+        @property
+        def num_threads(self):
+            if not self.handled:
+                self.handled = True
+                with threads.single_threaded_blas():
+                    pass
+            return self.number
+
+        def set_num_threads(self, number):
+            self.number = number
+
+    found = SimpleNamespace(lib_controllers=[Asked()])
+    monkeypatch.setattr(blas_threads, "blas_libraries", lambda: found)
+    monkeypatch.setattr(threads, "_cores", lambda: 4)
+    with threads.single_threaded_blas():
+        assert found.lib_controllers[0].number == 1
+    assert found.lib_controllers[0].number == 4
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="no account of each thread")
 def test_no_thread_of_blas_runs_in_fits_or_predictions():
     """One dot product of 12,000 numbers made SVC's fit of MNIST take half as long again."""

@@ -7,6 +7,7 @@ import inspect
 import sys
 import weakref
 from pathlib import Path
+from unittest.mock import Mock
 
 import numba
 import numpy as np
@@ -15,6 +16,7 @@ from callers import run_python
 from numba.core.caching import IndexDataCacheFile
 
 import gpurbf
+from gpurbf.runtime.errors import say
 from gpurbf.runtime.jit import caching
 from gpurbf.runtime.lazy import without_collecting
 
@@ -154,6 +156,26 @@ def test_a_full_disk_is_said_once_and_ends_nothing(folder, monkeypatch, capfd, m
         assert kernel()(value) == 2 * value
     (line,) = capfd.readouterr().err.splitlines()
     assert "No space left" in line and str(folder) in line
+
+
+def test_a_damaged_file_of_somebody_else_ends_nothing(folder, monkeypatch, capfd):
+    """In a folder that many may write to, as /tmp, only its owner may remove it."""
+    (path,) = folder.rglob("*.nbi")
+    path.write_bytes(b"short")
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=PermissionError))
+    monkeypatch.setattr(caching.Cache, "said", False)
+    assert kernel()(21) == 42
+    assert str(folder) in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, None])
+def test_a_message_that_nobody_takes_ends_nothing(monkeypatch, capfd, error):
+    """Where stderr goes to a file on the full disk itself, is closed, or does not exist."""
+    stderr = Mock(write=Mock(side_effect=error)) if error else None
+    monkeypatch.setattr(sys, "stderr", stderr)
+    say("gpurbf: a line")
+    monkeypatch.undo()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_c_functions_are_kept_by_the_same_rules(folder):

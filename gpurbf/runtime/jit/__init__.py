@@ -7,10 +7,9 @@ cuda_api.py  the one import of numba.cuda
 """
 
 import pathlib
-import sys
 import time
 
-from gpurbf.runtime.errors import NoCacheFolder
+from gpurbf.runtime.errors import NoCacheFolder, say
 from gpurbf.runtime.lazy import without_collecting
 
 __all__ = ["cpu_target", "numba"]
@@ -69,12 +68,10 @@ class Announcer(event.Listener):
         self.spent = self.clock() - self.began
         if not self.said and self.spent > SECONDS:
             self.said = True
-            print(
+            say(
                 "gpurbf: compiling kernels for this CPU, once; they are cached in "
                 f"{cache_folder()} (NUMBA_CACHE_DIR names another folder). Precompile with "
-                "`python -m gpurbf warmup`.",
-                file=sys.stderr,
-                flush=True,
+                "`python -m gpurbf warmup`."
             )
 
 

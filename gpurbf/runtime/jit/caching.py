@@ -4,7 +4,6 @@ import ctypes
 import functools
 import hashlib
 import re
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
 
+from gpurbf.runtime.errors import say
 from gpurbf.runtime.lazy import once, without_collecting
 
 # The package, where it lies, and the forms of imports: `from a.b import c, d` and `import a`.
@@ -58,11 +58,11 @@ class Cache(FunctionCache):
     def save_overload(self, sig, data):
         try:
             super().save_overload(sig, data)
-        except OSError as error:
+        except Exception as error:  # an index that may not be removed is read, damaged as it is
             if not Cache.said:
                 Cache.said = True
                 what = f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})"
-                print(f"{what}: the next process compiles them again.", file=sys.stderr, flush=True)
+                say(f"{what}: the next process compiles them again.")
 
 
 @functools.cache
