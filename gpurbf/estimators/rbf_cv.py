@@ -372,6 +372,10 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
             options = {"sample_weight": self.weights}
         try:
             score = float(scorer(self, outputs, self.classes_[self.codes], **options))
+            if not np.isfinite(score):
+                raise ValueError(
+                    f"{scorer} gives {score} for samples left out: use another scoring."
+                )
         except ValueError as error:
             if (n_found := len(np.unique(self.codes))) == len(self.classes_):
                 raise
@@ -380,8 +384,6 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
                 f"{n_found} of {len(self.classes_)} classes: {error} A larger n_left_out, or None "
                 "for all samples, may leave out some of every class."
             ) from error
-        if not np.isfinite(score):
-            raise ValueError(f"{scorer} gives {score} for samples left out: use another scoring.")
         return score
 
     def decision_function(self, outputs: np.ndarray) -> np.ndarray:
