@@ -366,6 +366,8 @@ def test_a_landmark_whose_activation_for_itself_is_zero_is_no_error():
     direct = outputs(model, X_test)
     model.set_params(solver=CG(1e-2, preconditioner=1, tol=1e-9, max_iter=500)).fit(X, y)
     np.testing.assert_allclose(outputs(model, X_test), direct, atol=1e-4)
+    model.set_params(centers=np.zeros((3, X.shape[1]))).fit(X, y)  # 0 for all centers
+    assert np.isfinite(outputs(model, X_test)).all()
 
 
 @pytest.mark.slow

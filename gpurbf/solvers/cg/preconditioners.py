@@ -237,7 +237,7 @@ def _orthogonal(E: np.ndarray, roots: np.ndarray) -> np.ndarray:
         add_gram(part, G)
     count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
     mirror(G)
-    jitter = 4 * np.finfo(np.float64).eps * np.trace(G)
+    jitter = 4 * np.finfo(np.float64).eps * (np.trace(G) or 1.0)  # E may be 0
     diagonal = G.diagonal() + jitter
     np.fill_diagonal(G, diagonal)
     try:
