@@ -17,6 +17,7 @@ from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
+    LogProbaMixin,
     new_axes,
     steps,
     transaction,
@@ -348,7 +349,7 @@ def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
     return bool((2 * noise - ahead).max() <= _TOLERANCE * found[best])
 
 
-class LeftOutOutputs(ClassifierMixin, BaseEstimator):
+class LeftOutOutputs(LogProbaMixin, ClassifierMixin, BaseEstimator):
     """A fitted classifier for scorers, whose "samples" are already outputs (N, k).
 
     ``codes`` (N,) are their class numbers, with which probabilities are calibrated.

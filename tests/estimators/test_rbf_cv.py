@@ -160,6 +160,16 @@ def test_a_scorer_that_needs_every_class_is_told_which_parameter_leaves_some_out
     assert model.set_params(n_left_out=None).fit(X, b).best_score_ <= 1.0
 
 
+def test_a_scorer_gets_logarithms_of_probabilities():
+    model = RBFClassifierCV(30, scoring="neg_log_loss", random_state=0).fit(X, y)
+
+    def scorer(estimator, outputs, y):
+        return float(estimator.predict_log_proba(outputs)[np.arange(len(y)), y].mean())
+
+    found = RBFClassifierCV(30, scoring=scorer, random_state=0).fit(X, y)
+    np.testing.assert_allclose(found.best_score_, model.best_score_)
+
+
 def test_a_scorer_without_weights_sees_copies_as_samples():
     """And outputs of samples left out. Two of iris are equal: they are one that weighs 2."""
 
