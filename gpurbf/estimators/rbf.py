@@ -72,7 +72,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
     a ridge penalty. The hidden layer is computed and used tile by tile. The solvers ``"cg"`` and
     ``"lms"`` store it if there is room, ``"ridge"`` never: beyond the input it takes about 12 m²
     bytes, 8 bytes for each label and what ``config_context(memory=...)`` allows, also if the input
-    is a ``numpy.memmap``.
+    is a ``numpy.memmap``. If a sample has the weight 0, a copy of the others is added.
 
     Parameters
     ----------

@@ -17,6 +17,7 @@ from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
+    LogProbaMixin,
     new_axes,
     steps,
     transaction,
@@ -348,7 +349,7 @@ def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
     return bool((2 * noise - ahead).max() <= _TOLERANCE * found[best])
 
 
-class LeftOutOutputs(ClassifierMixin, BaseEstimator):
+class LeftOutOutputs(LogProbaMixin, ClassifierMixin, BaseEstimator):
     """A fitted classifier for scorers, whose "samples" are already outputs (N, k).
 
     ``codes`` (N,) are their class numbers, with which probabilities are calibrated.
@@ -372,6 +373,10 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
             options = {"sample_weight": self.weights}
         try:
             score = float(scorer(self, outputs, self.classes_[self.codes], **options))
+            if not np.isfinite(score):
+                raise ValueError(
+                    f"{scorer} gives {score} for samples left out: use another scoring."
+                )
         except ValueError as error:
             if (n_found := len(np.unique(self.codes))) == len(self.classes_):
                 raise
@@ -380,8 +385,6 @@ class LeftOutOutputs(ClassifierMixin, BaseEstimator):
                 f"{n_found} of {len(self.classes_)} classes: {error} A larger n_left_out, or None "
                 "for all samples, may leave out some of every class."
             ) from error
-        if not np.isfinite(score):
-            raise ValueError(f"{scorer} gives {score} for samples left out: use another scoring.")
         return score
 
     def decision_function(self, outputs: np.ndarray) -> np.ndarray:

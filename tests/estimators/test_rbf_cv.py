@@ -147,12 +147,27 @@ def test_other_scores_and_labels(scoring):
     assert binary.best_score_ == 1
 
 
-@pytest.mark.parametrize("scoring", ["neg_log_loss", "roc_auc_ovr"])
-def test_a_scorer_that_needs_every_class_is_told_which_parameter_leaves_some_out(scoring):
-    model = RBFClassifierCV(30, scoring=scoring, n_left_out=2, random_state=0)
-    with pytest.raises(ValueError, match=r"2 samples left out, .* of 3 classes.*n_left"):
-        model.fit(X, y)
-    assert model.set_params(n_left_out=None).fit(X, y).best_score_ < 1.0
+@pytest.mark.filterwarnings("ignore:Only one class is present")
+@pytest.mark.parametrize(
+    ("scoring", "n", "k"), [("neg_log_loss", 2, 3), ("roc_auc_ovr", 2, 3), ("roc_auc", 1, 2)]
+)
+def test_a_scorer_that_needs_every_class_is_told_which_parameter_leaves_some_out(scoring, n, k):
+    """Whether it raises or gives NaN."""
+    model = RBFClassifierCV(30, scoring=scoring, n_left_out=n, random_state=0)
+    b = y if k == 3 else y == 1
+    with pytest.raises(ValueError, match=rf"{n} samples left out, .* of {k} classes.*n_left"):
+        model.fit(X, b)
+    assert model.set_params(n_left_out=None).fit(X, b).best_score_ <= 1.0
+
+
+def test_a_scorer_gets_logarithms_of_probabilities():
+    model = RBFClassifierCV(30, scoring="neg_log_loss", random_state=0).fit(X, y)
+
+    def scorer(estimator, outputs, y):
+        return float(estimator.predict_log_proba(outputs)[np.arange(len(y)), y].mean())
+
+    found = RBFClassifierCV(30, scoring=scorer, random_state=0).fit(X, y)
+    np.testing.assert_allclose(found.best_score_, model.best_score_)
 
 
 def test_a_scorer_without_weights_sees_copies_as_samples():

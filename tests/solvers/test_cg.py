@@ -361,6 +361,15 @@ def test_every_profile_is_solved(kernel, metric):
         np.testing.assert_allclose(*found, atol=1e-4)
 
 
+def test_a_landmark_whose_activation_for_itself_is_zero_is_no_error():
+    model = RBFClassifier(9, kernel="thin-plate", solver=Ridge(1e-2), random_state=0).fit(X, y)
+    direct = outputs(model, X_test)
+    model.set_params(solver=CG(1e-2, preconditioner=1, tol=1e-9, max_iter=500)).fit(X, y)
+    np.testing.assert_allclose(outputs(model, X_test), direct, atol=1e-4)
+    model.set_params(centers=np.zeros((3, X.shape[1]))).fit(X, y)  # 0 for all centers
+    assert np.isfinite(outputs(model, X_test)).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n_centers", ["all", 100])
 def test_a_start_saves_iterations_and_changes_nothing(n_centers):

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf.layer import Layer
-from gpurbf.runtime.checks import check_number
+from gpurbf.runtime.checks import check_flag, check_number
 from gpurbf.runtime.errors import OutOfRange, warn
 from gpurbf.runtime.stages import stage
 from gpurbf.solvers.cg.systems import KernelSystem, LeastSquares, System
@@ -147,6 +147,7 @@ class CG(BaseEstimator):
     def check(self) -> None:
         """Raise for a bad parameter."""
         check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+        check_flag("fit_intercept", self.fit_intercept)
         check_number("tol", self.tol, numbers.Real, 0, above=True)
         check_number("max_iter", self.max_iter, numbers.Integral, 1)
         if self.preconditioner is not None:

@@ -184,7 +184,7 @@ class Nystrom:
             known = np.abs(values) > np.finfo(E.dtype).eps * s**0.5 * np.abs(values).max()
             values, vectors = values[known], vectors[:, known]
             half = product(np.triu(self.L.T), vectors) / values
-            if middle is None:
+            if middle is None or not known.any():  # K may be 0, as of one center with thin-plate
                 B = product(half * values, half.T)
             else:
                 inner = product(product(vectors.T, middle), vectors)
@@ -237,7 +237,7 @@ def _orthogonal(E: np.ndarray, roots: np.ndarray) -> np.ndarray:
         add_gram(part, G)
     count(operations=s * s * m, kind="float64", nbytes=E.nbytes)
     mirror(G)
-    jitter = 4 * np.finfo(np.float64).eps * np.trace(G)
+    jitter = 4 * np.finfo(np.float64).eps * (np.trace(G) or 1.0)  # E may be 0
     diagonal = G.diagonal() + jitter
     np.fill_diagonal(G, diagonal)
     try:

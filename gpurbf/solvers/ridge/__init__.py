@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 from gpurbf.data.hashes import finder, row_hashes
 from gpurbf.layer import Layer
 from gpurbf.runtime.arrays import library, to_host
-from gpurbf.runtime.checks import check_number
+from gpurbf.runtime.checks import check_flag, check_number
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.linalg import cholesky, eigh, solve_triangular
 from gpurbf.runtime.stages import count, stage
@@ -56,6 +56,7 @@ class Ridge(BaseEstimator):
     def check(self) -> None:
         """Raise for a bad parameter."""
         check_number("alpha", self.alpha, numbers.Real, 0, above=True)
+        check_flag("fit_intercept", self.fit_intercept)
 
     @stage("output training", "sums")
     def solve(self, normal: NormalEquations, *, keep: bool = False) -> RidgeSolution:
