@@ -20,7 +20,7 @@ from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
 from gpurbf.svm.cuda_pairs import solve_side_by_side
-from gpurbf.svm.kernel_matrix import MAX_MATRIX, KernelRows
+from gpurbf.svm.kernel_matrix import MAX_FLOAT32, MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache, keeping_pays
 
@@ -102,7 +102,7 @@ def _at_once(
 
 def keeps_rows(kernel: KernelRows, n: int, cache_bytes: float) -> bool:
     """Whether keeping rows of a pair of n samples takes less time than evaluating each again."""
-    if kernel.linear:
+    if kernel.linear or kernel.largest > MAX_FLOAT32:
         return False
     rows = cache_bytes / (4 * n)
     found = _FOUND_OF_LAST_SET * min(1.0, rows / (_SETS_TO_FIND * binary.working_set_size(n)))

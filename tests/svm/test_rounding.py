@@ -196,6 +196,20 @@ def test_no_tolerance_is_lost_and_the_violation_is_that_of_the_coefficients(data
     assert violation < 1.5 * model.tol or (model.fit_status_ and model.max_iter == 1000)
 
 
+@pytest.mark.parametrize("cache_size", [200, 0.5])
+@pytest.mark.parametrize("shift", [0.0, 0.25], ids=["codes", "numbers"])
+def test_values_beyond_float32_are_computed_in_float64_and_not_kept(shift, cache_size):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 300)
+    X = np.clip(rng.normal(200 + 4 * y[:, None], 5, (300, 20)), 0, 255).round() + shift
+    model = SVC(kernel="poly", degree=13, cache_size=cache_size).fit(X, y)
+    assert model.fit_status_ == 0
+    found = verdict(model, X, y, "dot", "poly", model._gamma, 0.0, 13)
+    assert found["feasible"]
+    assert found["violation"] < 1.5 * model.tol
+    assert model.score(X, y) == 1.0
+
+
 def test_no_tolerance_is_lost_by_small_linear_pairs_of_many_samples():
     """They are solved on a matrix in float32, whose sums are those of its values."""
     rng = np.random.default_rng(0)

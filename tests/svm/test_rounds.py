@@ -143,7 +143,7 @@ def test_more_than_four_threads_have_more_memory_for_rows(monkeypatch):
 
 
 def test_as_many_pairs_run_at_a_time_as_keep_their_rows(monkeypatch):
-    kernel, own = SimpleNamespace(linear=False, cost=10.0), np.full(5, 1000)
+    kernel, own = SimpleNamespace(linear=False, cost=10.0, largest=1.0), np.full(5, 1000)
     for cores, megabytes, number in ((2, 200, 2), (8, 200, 8), (64, 200, 10), (8, 1, 2)):
         monkeypatch.setattr(pairs, "planned_threads", lambda cores=cores: cores)
         every = list(combinations(range(5), 2))
