@@ -64,7 +64,9 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     C = X[stream[training]]
     D, dtype = distances(C, C, metric, **options), None
     if metric != "manhattan" and _are_too_coarse(D, 1 if metric == "sqeuclidean" else 2):
-        D, dtype = distances(C, C, metric, np.float64, **options), np.float64
+        del D  # two would be beyond the budget
+        dtype = np.float64
+        D = distances(C, C, metric, dtype, **options)
     D_valid = distances(X[stream[validation]], C, metric, dtype, **options)
     known = None if (w == 1).all() else w[training]
     return Sample(D, D_valid, labels[training], labels[validation], known, w[validation])
