@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-import distributed
 import numpy as np
 from sklearn.utils import gen_batches
 
@@ -51,7 +50,7 @@ def block_sums(
     parts = blocks.each("hidden-layer", task, groups)
     totals = blocks.tasks.merged("hidden-layer", _added, parts, _FAN_IN)
     n_parts, futures = len(parts), blocks.tasks.start([*parts, *totals])
-    done, totals = distributed.as_completed(futures[:n_parts]), futures[n_parts:]
+    done, totals = blocks.tasks.as_completed(futures[:n_parts]), futures[n_parts:]
     del futures  # no other reference is kept: a part is released as soon as it has been waited for
     for _ in watched(done, n_parts):
         pass

@@ -7,7 +7,6 @@ from functools import partial
 from itertools import chain, combinations
 from typing import Any, NamedTuple
 
-import distributed
 import numpy as np
 
 from gpurbf.centers.sample import Race
@@ -139,7 +138,7 @@ class SVC(CallbackSupportMixin, DaskClassifier, local=svc.SVC):
         on_gpus = model.backend in GPUS
         workers = [at for at, n in tasks.threads.items() for _ in range(1 if on_gpus else n)]
         slots = ((workers or [""]) * _TASKS_AHEAD)[: len(left)]  # "": anywhere
-        ends = distributed.as_completed([begin(worker) for worker in slots])
+        ends = tasks.as_completed([begin(worker) for worker in slots])
         for ended in ends.batches():
             for future in ended:
                 worker = running.pop(future)

@@ -24,6 +24,9 @@ from gpurbf.runtime.threads import single_threaded_blas
 activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels")
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
+# Square of the largest distance, in terms of that between near samples, above which float32 may
+# lose a hundredth of the latter or more.
+_FAR = 1e5
 # Fraction of each class that is held out to compare radii.
 _VALIDATION_SHARE = 0.2
 _ROWS_PER_BLOCK = 1024
@@ -43,8 +46,9 @@ class Sample(NamedTuple):
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
     """Draw the sample of a radius search from the distinct rows of X, by the memory budget."""
     stream, keys = order.stream, order.keys[order.stream]
-    # The scale of weights decides nothing; a first batch may have none.
-    labels, w = y[stream], order.weights / (order.weights.max() or 1.0)
+    # The scale of weights decides nothing. A first batch may have only classes of weight 0.
+    labels, most = y[stream], order.weights.max()
+    w = order.weights / most if most else np.ones(len(stream))
     held = held_out(keys, labels, w)
     # D takes half the budget, in float64 all of it, and D_valid a quarter as much. Samples with the
     # smallest keys are taken, in stream order.
@@ -58,7 +62,12 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     # Where no class has two distinct samples, training accuracy is all there is.
     validation = part(held, S // 4) if held.any() else training
     C = X[stream[training]]
-    D, D_valid = (distances(A, C, metric, **options) for A in (C, X[stream[validation]]))
+    D, dtype = distances(C, C, metric, **options), None
+    if metric != "manhattan" and _are_too_coarse(D, 1 if metric == "sqeuclidean" else 2):
+        del D  # two would be beyond the budget
+        dtype = np.float64
+        D = distances(C, C, metric, dtype, **options)
+    D_valid = distances(X[stream[validation]], C, metric, dtype, **options)
     known = None if (w == 1).all() else w[training]
     return Sample(D, D_valid, labels[training], labels[validation], known, w[validation])
 
@@ -77,6 +86,15 @@ def held_out(keys: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray
         out[-1] = False
         mask[members] = out[group]
     return mask
+
+
+def _are_too_coarse(D: np.ndarray, power: int) -> bool:
+    """Whether distances D between samples are in float32, which a few far samples make too coarse.
+
+    ``power`` is that of D that gives squares.
+    """
+    near, far = float(np.quantile(D[:200, :200], 0.1)), float(D.max())
+    return D.dtype == np.float32 and far**power > _FAR * near**power
 
 
 @stage("hidden layer", "distances")

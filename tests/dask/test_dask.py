@@ -490,6 +490,16 @@ def test_without_a_client_the_error_says_what_to_do(monkeypatch):
         on_dask.RBFLayer().fit(cut(N)[0])
 
 
+@pytest.mark.parametrize("name", ["RBFClassifier", "SVC"])
+def test_a_client_that_is_given_need_not_be_the_default_one(client, name, monkeypatch):
+    def nobody():
+        raise ValueError("No clients found")
+
+    monkeypatch.setattr(distributed.client, "default_client", nobody)
+    model = getattr(on_dask, name)(**OPTIONS[name], client=client).fit(*cut(900, 897))
+    assert_same(model.to_local(), getattr(gpurbf, name)(**OPTIONS[name]).fit(X, y))
+
+
 @pytest.mark.parametrize("model", [gpurbf.SVC(), gpurbf.FSVC(0.4), gpurbf.RBFLayer(20)])
 def test_dask_tells_models_that_were_fitted_to_other_data_apart(model):
     """Dask calls results by their inputs: two models by one name would share their answers.

@@ -122,6 +122,22 @@ def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
         fitted(size * X[:100], y[:100], radius, metric="sqeuclidean")
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+def test_samples_far_away_do_not_decide_the_search_by_their_rounding(metric):
+    A = X[:600].astype(float)
+    A[:6, 0] = 1e7
+    path = fitted(A, y[:600], metric=metric).radius_path_
+    exact = fitted(A, y[:600], metric=metric, precision="float64").radius_path_
+    assert path["score"].max() == exact["score"].max() > 0.9
+
+
+def test_a_first_chunk_of_a_class_without_weight_is_searched_as_any_other():
+    model = FSVC(class_weight={0: 0.0, 1: 1.0}, random_state=0)
+    with pytest.warns(UserWarning, match="first batch has samples of 1 of 2 classes"):
+        model.partial_fit(X[y == 0], y[y == 0], classes=[0, 1])
+    assert (model.radius_path_["score"] == 1).all()
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1e-14, 1e12])
