@@ -417,6 +417,8 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     alphas = getattr(estimator, "alphas", getattr(estimator, "alpha", None))
     if alphas is not None and (alpha := np.max(alphas)) > _MOST_ALPHA:
         own += f" Or alpha={alpha:g} is too large."
+    if not isinstance(getattr(estimator, "centers", ""), str):
+        own += " Or the centers given have such numbers."
     return ValueError(
         f"{name} cannot be computed: column {column}{called} of X reaches {largest[column]:.3g}, "
         f"and squares of such numbers{times} are too large or too small for the arithmetic. Scale "

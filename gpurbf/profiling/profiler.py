@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score
-from sklearn.utils import _safe_indexing, check_consistent_length, get_tags
+from sklearn.utils import _safe_indexing, check_consistent_length, get_tags, indexable
 from sklearn.utils.multiclass import unique_labels
 
 from gpurbf.estimators._validation import on_host
@@ -430,7 +430,7 @@ def profile_data(
     with the name of each step before it begins.
     """
     X, y, X_test, y_test = data
-    check_consistent_length(X, y)
+    X, y = indexable(X, y)
     if X_test is None:
         if y_test is not None:
             raise ValueError("y_test are labels of X_test: give both, or neither.")

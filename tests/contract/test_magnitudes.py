@@ -101,6 +101,12 @@ def test_the_column_is_called_by_its_name_and_sparse_data_have_columns_too():
             model.fit(sp.csr_matrix(data), CLASSES)
 
 
+@pytest.mark.parametrize("model", [RBFLayer, RBFClassifier])
+def test_so_are_centers_that_are_given(model):
+    with pytest.raises(ValueError, match="Or the centers given have such numbers"):
+        model(centers=1e200 * NORMAL[:30]).fit(NORMAL, CLASSES)
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("n_centers", [20, 300])  # with and without a grid for exact sums
 @pytest.mark.parametrize("model", ["ridge", "cg", "cv"])

@@ -306,6 +306,11 @@ def test_an_estimator_inside_a_pipeline_is_seen(digits):
     assert hidden.operations >= 2 * N * m * n
 
 
+def test_sparse_samples_of_any_format_are_profiled(digits):
+    X, y = digits[:2]
+    assert gpurbf.profile(ESTIMATORS["rbf"](), sp.coo_matrix(X), y).accuracy > 0.9
+
+
 def test_rates_shares_and_memory_are_consistent(digits):
     found = gpurbf.profile(ESTIMATORS["rbf"](backend="numba"), *digits)
     assert found.ceilings["memory"] > 0
