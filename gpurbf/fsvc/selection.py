@@ -277,7 +277,7 @@ class Pass:
         is decided by the direct sum, in the order of the sequential pass.
         """
         taken, certain = np.zeros((2, len(rows)), bool)
-        n_left = len(rows) if self.max_centers is None else self.max_centers - len(self.indices)
+        n_left = min(len(rows), (self.max_centers or math.inf) - len(self.indices))
         # An error of d² changes exp(-d² / 2r²) by the same relative amount at any distance.
         relative = (self.unit.kernel, self.unit.metric) == ("gaussian", "euclidean")
         rule = float(self.overlap), self.margin, doubt, relative

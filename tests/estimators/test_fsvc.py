@@ -346,7 +346,7 @@ def test_max_centers_takes_the_first_ones_and_shares_them_among_classes():
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("selection", SELECTIONS)
-@pytest.mark.parametrize("most", [None, 50])
+@pytest.mark.parametrize("most", [None, 50, 2**70])
 def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection, most):
     X, y = cloud(400)
     radius = {"euclidean": 1.0, "manhattan": 3.0, "sqeuclidean": 2.0}[metric]
