@@ -48,8 +48,8 @@ _MAX_BLOCK_BYTES = 1 << 24
 # A strip of centers of more than `_WIDE_BYTES` is taken in parts, which stay in cache while they
 # meet all rows of a block. Their steps are a multiple of the runs of float32 sums.
 _PART_BYTES, _WIDE_BYTES, _RUN = 1 << 16, 1 << 18, 128
-# Rows that a thread shifts at a time.
-_SHIFTED_ROWS = 512
+# Rows that a thread shifts at a time, and inputs of centers that it packs.
+_SHIFTED_ROWS, _PACKED_INPUTS = 512, 1 << 17
 
 
 class TileLayer:
@@ -143,10 +143,19 @@ class TileLayer:
 
     def _pack_centers(self, C: np.ndarray, chosen: np.ndarray | None, begin: int, end: int) -> None:
         """Pack centers begin … end of C, or of C[chosen]; see `packing.pack_centers`."""
-        columns, lines = self._columns(C), np.empty(4 * self.width, self.packing.line)
+        columns, strip = self._columns(C), microkernels.LANES * self.kind.panels
         given = columns.buffer_info()[0], self._layer_words.buffer_info()[0]
+        rows = max(1, _PACKED_INPUTS // (self.width * strip)) * strip
+        if chosen is None and end > rows:
+            chosen = np.arange(end)
         places = 0 if chosen is None else chosen.ctypes.data
-        packing.pack_centers(*given, places, begin, end, lines.ctypes.data)
+
+        def task(some: slice) -> None:
+            lines = np.empty(4 * self.width, self.packing.line)
+            ends = begin + some.start, begin + some.stop
+            packing.pack_centers(*given, places, *ends, lines.ctypes.data)
+
+        parallel_rows(task, end - begin, rows)
 
     def _columns(self, C: np.ndarray) -> array[int]:
         """The `packing.Columns` of centers that are rows of C, as an array."""
