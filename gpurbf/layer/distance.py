@@ -91,6 +91,6 @@ def usual_inputs(C: np.ndarray, shifted: bool) -> np.ndarray | None:
 
 
 def shift_of(C: np.ndarray, usual: np.ndarray | None) -> np.ndarray:
-    """The mean of some centers, but the usual value (see `usual_inputs`) in inputs that have one."""
+    """The mean of some centers, but the usual value (`usual_inputs`) in inputs that have one."""
     mean: np.ndarray = C[:: max(1, len(C) // _AVERAGED)].mean(axis=0, dtype=np.float64)
     return mean if usual is None else np.where(np.isnan(usual), mean, usual)

@@ -107,6 +107,19 @@ def test_inputs_that_strips_of_centers_leave_out_count_where_samples_differ(
     np.testing.assert_allclose(H, expected, tolerance, tolerance * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("quantization", [PIXELS, None])
+def test_strips_that_are_packed_apart_have_the_bits_of_all_together(
+    kernel, metric, quantization, looks, monkeypatch
+):
+    (C, _), (X, _) = sparse_rows(150, 200), codes(40, 1, 200)
+    if quantization is None:
+        C, X = (np.float32(Z / 99) for Z in (C, X))
+    given = X, C, of(metric, "gaussian", 1e-5), np.float32, quantization
+    together = outputs(*given)
+    monkeypatch.setattr(tile_layer, "_PACKED_INPUTS", 1)
+    np.testing.assert_array_equal(outputs(*given), together)
+
+
 def test_dense_centers_take_all_inputs(looks):
     rng = np.random.default_rng(0)
     for C in (rng.normal(size=(200, 20)), rng.integers(0, 2, (200, 20)).astype(float)):
