@@ -79,10 +79,10 @@ def free_bytes(*, swap: bool = False) -> float:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return float("inf")
-    numbers_of = dict(line.split(":", 1) for line in lines)
+    numbers_of = {"MemAvailable": "inf", "SwapFree": "0"} | dict(x.split(":", 1) for x in lines)
     names = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
-    kilobytes = [numbers_of.get(name, "0").split()[0] for name in names]
-    return min(1024.0 * sum(map(int, kilobytes)), _bytes_of_groups())
+    kilobytes = sum(float(numbers_of[name].split()[0]) for name in names)
+    return min(1024.0 * kilobytes, _bytes_of_groups())
 
 
 def _bytes_of_groups() -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpurbf.layer.backends import Backend, get_backend
+from gpurbf.runtime.config import config_context
 from gpurbf.runtime.errors import BackendUnavailable
 from gpurbf.runtime.lazy import lazy_module, once
 from gpurbf.svm.binary import MAX_SINGLE_SET
@@ -35,7 +36,8 @@ def steps_on_device(backend: Backend) -> tuple[bool, str]:
 @once
 def _wrong_steps(backend: Backend) -> str:
     """Check the steps on a device, once per process; returns the failure in words, or nothing."""
-    return next((case.why for case in step_cases(backend) if case.why), "")
+    with config_context(gpu_memory=None):  # not that of whoever asks first
+        return next((case.why for case in step_cases(backend) if case.why), "")
 
 
 def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
@@ -61,9 +63,9 @@ def step_cases(backend: Backend, thorough: bool = False) -> Iterator[Any]:
             squared = np.square(X).sum(axis=1)
             K = np.exp((2 * X @ X.T - squared[:, None] - squared) / X.shape[1]).astype(np.float32)
             there = solver(_OnDevice(K, backend), starts)
-            here = solver(GivenKernel(K, np.arange(len(K))), starts).solve()
-            done = solve_side_by_side(there, size)
-            both = there.solutions if done else there.solve(), here
+            if not solve_side_by_side(there, size):
+                raise MemoryError("kernel values")
+            both = there.solutions, solver(GivenKernel(K, np.arange(len(K))), starts).solve()
             if whole:
                 return (np.concatenate([pair.beta for pair in found]) for found in both)
             return ([pair.objective for pair in found] for found in both)

@@ -1,5 +1,7 @@
 """What cannot fit in memory is refused before work begins; each thread has memory for kernels."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -38,6 +40,13 @@ def test_small_requests_do_not_ask_for_the_free_memory(monkeypatch):
 def test_linux_tells_the_free_memory():
     free = memory.free_bytes()
     assert free == float("inf") or 1e6 < free < 1e15
+
+
+def test_a_system_that_tells_other_numbers_is_not_checked(monkeypatch):
+    """No MemAvailable, as in Linux before 3.14 and WSL 1: it counted as no memory at all."""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemTotal: 8 kB\nSwapFree: 8 kB")
+    monkeypatch.setattr(memory, "_bytes_of_groups", lambda: float("inf"))
+    assert memory.free_bytes() == memory.free_bytes(swap=True) == float("inf")
 
 
 @pytest.mark.parametrize(

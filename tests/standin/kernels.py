@@ -178,6 +178,7 @@ class Cublas:
 
 
 def tf32(A):
-    """float32 rounded to 10 bits."""
-    bits = np.ascontiguousarray(A, np.float32).view(np.uint32)
-    return ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+    """float32 rounded to 10 bits; NaN stays."""
+    A = np.ascontiguousarray(A, np.float32)
+    bits = (A.view(np.uint32) + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)
+    return np.where(A == A, bits.view(np.float32), A)

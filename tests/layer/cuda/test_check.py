@@ -1,5 +1,6 @@
 """The GPU proves itself: stand-ins that fail in every way, asked for by name and by `auto`."""
 
+import io
 import re
 import sys
 import tempfile
@@ -208,6 +209,21 @@ def test_memory_that_others_take_is_no_verdict(fresh, words):
     assert check.kept("cupy") is None
     fresh.asarray = asarray
     assert get_backend("cupy")[0].name == "cupy" and check.kept("cupy").why == ""
+
+
+def test_a_limit_that_is_no_number_is_no_verdict(monkeypatch, fresh):
+    """It was kept for a day that the GPU computes wrong."""
+    monkeypatch.setenv("GPURBF_GPU_MEMORY", "4 GB")
+    with pytest.raises(BackendUnavailable, match=r"GPURBF_GPU_MEMORY must be .*got '4 GB'"):
+        get_backend("cupy")
+    monkeypatch.delenv("GPURBF_GPU_MEMORY")
+    assert get_backend("cupy")[0].name == "cupy" and check.kept("cupy").why == ""
+
+
+def test_nobody_needs_to_take_the_message(monkeypatch, fresh):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    sys.stderr.close()
+    assert get_backend("cupy")[0].name == "cupy"
 
 
 def test_a_check_takes_no_settings_of_whoever_asks_first(fresh):

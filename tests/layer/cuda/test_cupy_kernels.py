@@ -155,6 +155,17 @@ def test_a_row_that_is_split_is_at_no_distance_from_itself(both):
 
 
 @pytest.mark.slow
+def test_nan_is_split_into_nan(both):
+    """That of a GPU, all ones, became 0: a sample with a missing number got a prediction."""
+    A = np.full((1, 1), 0x7FFFFFFF, np.uint32).view(np.float32)
+    for xp in both:
+        packed, terms = xp.empty((1, 12), np.float32), xp.empty(1, np.float32)
+        given = xp.asarray(A), xp.zeros(1, np.float32), distance.Coefficients(1, 0, 0)
+        cupy_kernels.move_rows(xp, *given, packed, terms, "samples")
+        assert np.isnan(packed.get()[0, ::4]).all() and np.isnan(terms.get()).all()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("N, m, k", [(1, 1, 1), (5, 131, 3)])
 def test_scores_are_activations_times_weights(both, monkeypatch, N, m, k):
     # Few threads, because the host has few; several blocks of samples and of outputs.

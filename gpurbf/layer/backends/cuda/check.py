@@ -37,7 +37,7 @@ from gpurbf.layer.activation import FORMULAS, PROFILES, ROOT, SQUARE, Activation
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
-from gpurbf.runtime.errors import BackendUnavailable
+from gpurbf.runtime.errors import BackendUnavailable, say
 from gpurbf.runtime.lazy import once
 from gpurbf.runtime.stages import best_seconds
 
@@ -49,8 +49,9 @@ LIMIT = 120.0
 _PACKAGE = Path(__file__).parents[3]
 # Errors of a folder: those of the disk, and that of a user without a home.
 _NO_FOLDER = OSError, RuntimeError
-# A failure for lack of memory, in the words of Python, CuPy, CUDA and its libraries.
-_TAKEN = re.compile("MemoryError|out.of.memory|ALLOC_FAILED", re.IGNORECASE)
+# A failure for lack of memory, in the words of Python, CuPy, CUDA and its libraries, or for a
+# GPURBF_GPU_MEMORY that is no number.
+_TAKEN = re.compile("MemoryError|out.of.memory|ALLOC_FAILED|GPU_MEMORY", re.IGNORECASE)
 # Tolerances of H by arithmetic, relative to the largest entry.
 _TOLERANCE = {"exact": 1e-5, "float32": 1e-4, "tf32": 2e-2, "float64": 1e-10}
 # Numbers of samples, centers and inputs that do not fill tiles, warps and groups of cuBLAS; and
@@ -270,7 +271,7 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
                 return _failed(f"the check of another process did not end within {LIMIT:g} s")
         verdict = kept(name)
         if verdict is None or not holds(verdict):
-            print(f"gpurbf checks the GPU (backend {name!r}, once)", file=sys.stderr, flush=True)
+            say(f"gpurbf checks the GPU (backend {name!r}, once)")
             keep(name, verdict := checked())
     return verdict
 

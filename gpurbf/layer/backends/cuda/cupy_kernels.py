@@ -61,8 +61,9 @@ _C_TYPES = {
 
 # A warp takes a row. The terms are summed in integers where they are exact, else in float64.
 _ROWS = """
+// All bits of a GPU's NaN but the sign are ones: what is added to them would carry over, to -0.
 __device__ __forceinline__ float tf32(float v) {
-    return __uint_as_float((__float_as_uint(v) + 0x1000u) & 0xffffe000u);
+    return v == v ? __uint_as_float((__float_as_uint(v) + 0x1000u) & 0xffffe000u) : v;
 }
 extern "C" __global__ void gpurbf_rows(
     const X* x, const S* shift, long long N, long long n, long long padded, long long width,

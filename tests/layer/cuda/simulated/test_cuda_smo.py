@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from callers import run_threads
 
+from gpurbf import config_context, get_config
 from gpurbf.layer.backends import Backend
 from gpurbf.layer.backends.cuda.kernels import warps
 from gpurbf.svm import _cuda_smo_kernels, binary, cuda_check, cuda_pairs, pairs
@@ -212,3 +213,17 @@ def test_the_check_of_a_device_finds_its_steps_right_or_names_what_is_wrong(monk
     monkeypatch.setattr(cuda_pairs.Rounds, "points", lambda self, ps: [np.zeros((2, 1))] * len(ps))
     for case in cuda_check.step_cases(there):
         assert case.why.startswith("select, gather, inner, update: ")
+
+
+def test_steps_that_had_no_memory_are_not_found_right():
+    """The CPU's were compared with themselves; a limit of whoever asks first does not count."""
+    limits = []
+
+    def free_bytes():
+        limits.append(get_config()["gpu_memory"])
+        return 1e3
+
+    full = Backend("simulated", np, "", None, free_bytes=free_bytes)  # type: ignore[arg-type]
+    with config_context(gpu_memory=1):
+        assert "MemoryError: kernel values" in cuda_check._wrong_steps(full)
+    assert limits == [None]
