@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gpurbf.centers import center_finder
 from gpurbf.centers.sample import Race
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.hashes import row_hashes
@@ -14,6 +15,7 @@ from gpurbf.data.samples import FORCED
 from gpurbf.estimators._base import LogProbaMixin, ScoreMixin, where_X_is
 from gpurbf.estimators._fitted_layer import ChosenLayerMixin
 from gpurbf.estimators._validation import Rows, check_finite
+from gpurbf.layer.layer import HiddenLayer
 from gpurbf.runtime.arrays import beside, chosen, library
 from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import stage
@@ -61,7 +63,7 @@ class RBFOutputsMixin(LogProbaMixin, ScoreMixin, ChosenLayerMixin):
             return False
         layer, m, all_summed = self._layer(), self.centers_.shape[0], normal.n_rows == X.shape[0]
         if normal.grid is not None or layer.dtype == np.float32:
-            if normal.n_rows <= m or (all_summed and no_more_samples(X, some.X, m)):
+            if normal.n_rows <= m or (all_summed and no_more_samples(X, some.X, layer)):
                 return True
         # Codes have exact distances on every backend.
         double = layer.in_float64(None if layer.quantization and layer.xp is np else "numpy")
@@ -188,15 +190,17 @@ def compared_rows(n: int) -> slice:
     return slice(0, n, -(-n // _ROWS_COMPARED))
 
 
-def no_more_samples(X: Any, some: Any, m: int) -> bool:
-    """Whether X has at most m distinct samples; ``some`` of its rows are checked first.
+def no_more_samples(X: Any, some: Any, layer: HiddenLayer) -> bool:
+    """Whether X has no more distinct samples than the layer has centers.
+
+    All rows are looked at only if, of ``some``, two are equal or all are centers.
 
     With no more distinct samples than centers, only the penalty limits the weights in directions
     that no sample determines. The rounding differences between equal samples of different classes
     are then learned as if they were a feature. Leave-one-out outputs fail there too: what is left
     of a sample's activations without it is smaller than rounding.
     """
-    hashes = row_hashes(some, 0)
-    if len(np.unique(hashes)) == len(hashes):
+    hashes, m = row_hashes(some, 0), layer.centers.shape[0]
+    if len(np.unique(hashes)) == len(hashes) and (center_finder(layer)(some) < 0).any():
         return False
     return len(Race(0, by_class=False, most=m + 1).over(X, None, None).first) <= m

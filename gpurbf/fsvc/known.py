@@ -63,7 +63,8 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     validation = part(held, S // 4) if held.any() else training
     C = X[stream[training]]
     D, dtype = distances(C, C, metric, **options), None
-    if metric != "manhattan" and _are_too_coarse(D, 1 if metric == "sqeuclidean" else 2):
+    wide = C.dtype == np.float64  # a model of float32 samples has the rounding of float32 itself
+    if wide and metric != "manhattan" and _are_too_coarse(D, 1 if metric == "sqeuclidean" else 2):
         del D  # two would be beyond the budget
         dtype = np.float64
         D = distances(C, C, metric, dtype, **options)

@@ -129,6 +129,8 @@ def test_samples_far_away_do_not_decide_the_search_by_their_rounding(metric):
     path = fitted(A, y[:600], metric=metric).radius_path_
     exact = fitted(A, y[:600], metric=metric, precision="float64").radius_path_
     assert path["score"].max() == exact["score"].max() > 0.9
+    narrow = fitted(A.astype(np.float32), y[:600], metric=metric)
+    assert narrow.radius_path_["score"].max() < narrow.score(A, y[:600]) + 0.1  # as bad as it is
 
 
 def test_a_first_chunk_of_a_class_without_weight_is_searched_as_any_other():

@@ -174,6 +174,21 @@ def test_with_no_more_samples_than_centers_rounding_is_not_learned(N, cuts):
         np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("model", [RBFClassifier, RBFClassifierCV])
+def test_samples_given_several_times_in_a_row_are_known_not_to_be_more(model):
+    """The rows that are looked at first are far from each other, so that no two are equal."""
+    A, w = X[:300], RNG.integers(1, 5, 300)
+    model, y = model("all", backend="numba", random_state=0), A[:, 0] > RNG.normal(size=300)
+    weighted = clone(model).fit(A, y, w).decision_function(X)
+    for rows in np.repeat(np.arange(300), w), np.tile(np.arange(300), 3):
+        repeated = clone(model).fit(A[rows], y[rows])
+        expected = clone(model).set_params(precision="float64").fit(A[rows], y[rows])
+        found = repeated.decision_function(X)
+        np.testing.assert_allclose(found, expected.decision_function(X), atol=1e-3)
+        if len(rows) == w.sum():
+            np.testing.assert_allclose(found, weighted, atol=1e-6)
+
+
 def test_each_width_of_a_path_has_the_sums_that_it_needs():
     A, y = xor(0.02, 0.5)
     options = {"centers": GRID, "gamma": 1.0, "gammas": [1e-2, 1.0], "alphas": [1e-6, 1e-4]}
