@@ -49,7 +49,7 @@ _MAX_BLOCK_BYTES = 1 << 24
 # meet all rows of a block. Their steps are a multiple of the runs of float32 sums.
 _PART_BYTES, _WIDE_BYTES, _RUN = 1 << 16, 1 << 18, 128
 # Rows that a thread shifts at a time, and inputs of centers that it packs.
-_SHIFTED_ROWS, _PACKED_INPUTS = 512, 1 << 17
+_SHIFTED_ROWS, _PACKED_INPUTS = 512, 1 << 19
 
 
 class TileLayer:
