@@ -38,8 +38,9 @@ _WIDE_VALUES, _KEPT_ROWS = 1 << 21, 32
 # Integers that float32 holds, and the standard deviation of rounding to it, as a part of the
 # largest value.
 _MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
-# Larger values, of kernels of high degree, are computed in float64 and not kept.
-MAX_FLOAT32 = float(np.finfo(np.float32).max)
+# Larger values, of kernels of high degree, are computed in float64 and not kept: steps on float32
+# values would take beta so far that sums in float64 lose it.
+MAX_FLOAT32 = 1e10
 # float32 tiles are used up to this error of a value; the solver handles its effect on f.
 _MAX_FLOAT32_ERROR = 1e-5
 # Below this many products, one thread is done before a second has started.

@@ -210,6 +210,21 @@ def test_values_beyond_float32_are_computed_in_float64_and_not_kept(shift, cache
     assert model.score(X, y) == 1.0
 
 
+@pytest.mark.parametrize("largest", [1e9, 1e12, 1e15, 1e30])
+@pytest.mark.parametrize("shift", [0.0, 0.25], ids=["codes", "numbers"])
+def test_the_conditions_hold_for_kernel_values_of_every_size(shift, largest):
+    """Steps on values of 1e15 in float32 ended as converged, with a violation of 14."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 2500)
+    X = np.clip(rng.normal(200 + 4 * y[:, None], 5, (2500, 20)), 0, 255).round() + shift
+    gamma = largest ** (1 / 3) / np.square(X).sum(axis=1).max()
+    model = SVC(kernel="poly", gamma=gamma).fit(X, y)
+    assert model.fit_status_ == 0
+    found = verdict(model, X, y, "dot", "poly", gamma, 0.0, 3)
+    assert found["feasible"]
+    assert found["violation"] < 1.5 * model.tol
+
+
 def test_no_tolerance_is_lost_by_small_linear_pairs_of_many_samples():
     """They are solved on a matrix in float32, whose sums are those of its values."""
     rng = np.random.default_rng(0)

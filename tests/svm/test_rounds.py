@@ -148,3 +148,20 @@ def test_as_many_pairs_run_at_a_time_as_keep_their_rows(monkeypatch):
         monkeypatch.setattr(pairs, "planned_threads", lambda cores=cores: cores)
         every = list(combinations(range(5), 2))
         assert pairs._at_once(kernel, own, every, megabytes * 1e6) == number
+
+
+@pytest.mark.usefixtures("cores")
+def test_pairs_of_near_classes_are_expected_to_take_longest(monkeypatch):
+    found, schedule = [], pairs.Schedule
+    monkeypatch.setattr(pairs, "Schedule", lambda *own: found.append(own[-1]) or schedule(*own))
+    for cores in (16, 2):
+        monkeypatch.setattr(threads, "_cores", lambda cores=cores: cores)
+        X = (
+            np.random.default_rng(0).normal(size=(4400, 20))
+            + np.array([0.0, 0.4, 1.2, 3.0])[LABELS, None]
+        )
+        fitted(X, n_jobs=None, gamma=0.01)
+    names = list(combinations(range(4), 2))
+    ordered = [names[p] for p in np.argsort(-found[0])]
+    assert ordered == [(0, 1), (1, 2), (0, 2), (2, 3), (1, 3), (0, 3)]
+    assert found[1] is None
