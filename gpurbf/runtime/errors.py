@@ -57,7 +57,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def say(line: str) -> None:
+def inform(line: str) -> None:
     """Print a line on stderr; a call that has a message does not fail where nobody takes it."""
     with suppress(OSError, ValueError):  # full, or closed
         if sys.stderr is not None:  # else `print` would take stdout

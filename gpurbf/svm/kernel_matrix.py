@@ -40,7 +40,7 @@ _WIDE_VALUES, _KEPT_ROWS = 1 << 21, 32
 _MAX_EXACT, _ROUNDING = 1 << 24, 2.0**-25
 # Larger values, of kernels of high degree, are computed in float64 and not kept: steps on float32
 # values would take beta so far that sums in float64 lose it.
-MAX_FLOAT32 = 1e10
+MAX_FLOAT32_VALUE = 1e10
 # float32 tiles are used up to this error of a value; the solver handles its effect on f.
 _MAX_FLOAT32_ERROR = 1e-5
 # Below this many products, one thread is done before a second has started.
@@ -168,7 +168,7 @@ class KernelRows:
             return np.dtype("float64" if self.precision == "float64" else "float32"), 0.0, ""
         if rounds_alike(self.activation):
             return wide, 0.0, ""
-        if X.quantization is not None and self.largest <= MAX_FLOAT32:
+        if X.quantization is not None and self.largest <= MAX_FLOAT32_VALUE:
             # Distances and products are exact, so a value is rounded once; linear values are not,
             # if products of codes are below 2²⁴ and divided by a power of 2. Raising to a power
             # multiplies the relative error by the degree.

@@ -20,7 +20,7 @@ from gpurbf.runtime.threads import parallel_for, planned_threads, thread_limit
 from gpurbf.svm import binary
 from gpurbf.svm.binary import BinarySolver, Solution, begin_on_matrix, rounding_is_small
 from gpurbf.svm.cuda_pairs import solve_side_by_side
-from gpurbf.svm.kernel_matrix import MAX_FLOAT32, MAX_MATRIX, KernelRows
+from gpurbf.svm.kernel_matrix import MAX_FLOAT32_VALUE, MAX_MATRIX, KernelRows
 from gpurbf.svm.pair_kernel import EvaluatedPair, MatrixPair
 from gpurbf.svm.row_cache import Budget, CachedPair, Rounds, RowCache, keeping_pays
 
@@ -102,7 +102,7 @@ def _at_once(
 
 def keeps_rows(kernel: KernelRows, n: int, cache_bytes: float) -> bool:
     """Whether keeping rows of a pair of n samples takes less time than evaluating each again."""
-    if kernel.linear or kernel.largest > MAX_FLOAT32:
+    if kernel.linear or kernel.largest > MAX_FLOAT32_VALUE:
         return False
     rows = cache_bytes / (4 * n)
     found = _FOUND_OF_LAST_SET * min(1.0, rows / (_SETS_TO_FIND * binary.working_set_size(n)))
@@ -196,8 +196,8 @@ class PairsSolver:
             for threads in (thread_limit(), planned_threads())
         )
         workers = _at_once(kernel, own, pairs, planned)
-        kept = {c: part for p in self.keeping for c, part in zip(pairs[p], self._cached(p))}
-        in_use = len(self._cached(0)) * min(workers, thread_limit()) if kept else 0
+        kept = {c: part for p in self.keeping for c, part in zip(pairs[p], self._cache_columns(p))}
+        in_use = len(self._cache_columns(0)) * min(workers, thread_limit()) if kept else 0
         self.budget = Budget([part.stop - part.start for part in kept.values()], total, in_use)
         crowded = workers > _CROWDED * (np.count_nonzero(own) // 2)
         lengths = self._lengths() if crowded else None
@@ -303,7 +303,7 @@ class PairsSolver:
         classes, rounds = self.pairs[p], self._idle_rounds.pop()
         caches = [
             self.budget.fetch(c) or RowCache(self.kernel, columns, self.budget, self.memory)
-            for c, columns in zip(classes, self._cached(p))
+            for c, columns in zip(classes, self._cache_columns(p))
         ]
         a, b = (self.classes[c] for c in classes)
         self._solve(p, CachedPair(caches, a, b, rounds, self.capacity), self.max_iter)
@@ -311,7 +311,7 @@ class PairsSolver:
         for c, cache in zip(classes, caches):
             self.budget.park(c, cache)
 
-    def _cached(self, p: int) -> list[slice]:
+    def _cache_columns(self, p: int) -> list[slice]:
         """The columns of each cache of a pair's rows: a class, which it shares with other pairs.
 
         Of a single pair, one cache is over both: threads then wait for each other half as often.

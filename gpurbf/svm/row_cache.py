@@ -118,6 +118,8 @@ class CachedPair(EvaluatedPair):
     ----------
     caches : list of RowCache
         Of both classes, or one of all samples of the pair.
+    a, b : slice
+        The samples of each class.
     rounds : Rounds or None
     capacity : int or None
         How many rows memory holds; None to keep rows from the beginning.

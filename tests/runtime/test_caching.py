@@ -16,7 +16,7 @@ from callers import run_python
 from numba.core.caching import IndexDataCacheFile
 
 import gpurbf
-from gpurbf.runtime.errors import say
+from gpurbf.runtime.errors import inform
 from gpurbf.runtime.jit import caching
 from gpurbf.runtime.lazy import without_collecting
 
@@ -173,7 +173,7 @@ def test_a_message_that_nobody_takes_ends_nothing(monkeypatch, capfd, error):
     """Where stderr goes to a file on the full disk itself, is closed, or does not exist."""
     stderr = Mock(write=Mock(side_effect=error)) if error else None
     monkeypatch.setattr(sys, "stderr", stderr)
-    say("gpurbf: a line")
+    inform("gpurbf: a line")
     monkeypatch.undo()
     assert capfd.readouterr() == ("", "")
 

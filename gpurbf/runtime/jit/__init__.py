@@ -9,7 +9,7 @@ cuda_api.py  the one import of numba.cuda
 import pathlib
 import time
 
-from gpurbf.runtime.errors import NoCacheFolder, say
+from gpurbf.runtime.errors import NoCacheFolder, inform
 from gpurbf.runtime.lazy import without_collecting
 
 __all__ = ["cpu_target", "numba"]
@@ -68,7 +68,7 @@ class Announcer(event.Listener):
         self.spent = self.clock() - self.began
         if not self.said and self.spent > SECONDS:
             self.said = True
-            say(
+            inform(
                 "gpurbf: compiling kernels for this CPU, once; they are cached in "
                 f"{cache_folder()} (NUMBA_CACHE_DIR names another folder). Precompile with "
                 "`python -m gpurbf warmup`."

@@ -13,7 +13,7 @@ from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
 from numba.core.runtime import rtsys
 
-from gpurbf.runtime.errors import say
+from gpurbf.runtime.errors import inform
 from gpurbf.runtime.lazy import once, without_collecting
 
 # The package, where it lies, and the forms of imports: `from a.b import c, d` and `import a`.
@@ -62,7 +62,7 @@ class Cache(FunctionCache):
             if not Cache.said:
                 Cache.said = True
                 what = f"gpurbf cannot keep compiled kernels in {self.cache_path} ({error})"
-                say(f"{what}: the next process compiles them again.")
+                inform(f"{what}: the next process compiles them again.")
 
 
 @functools.cache

@@ -37,7 +37,7 @@ from gpurbf.layer.activation import FORMULAS, PROFILES, ROOT, SQUARE, Activation
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.runtime.arrays import to_host
 from gpurbf.runtime.config import config_context
-from gpurbf.runtime.errors import BackendUnavailable, say
+from gpurbf.runtime.errors import BackendUnavailable, inform
 from gpurbf.runtime.lazy import once
 from gpurbf.runtime.stages import best_seconds
 
@@ -271,7 +271,7 @@ def _found(name: str, holds: Callable[[Verdict], bool], checked: Callable[[], Ve
                 return _failed(f"the check of another process did not end within {LIMIT:g} s")
         verdict = kept(name)
         if verdict is None or not holds(verdict):
-            say(f"gpurbf checks the GPU (backend {name!r}, once)")
+            inform(f"gpurbf checks the GPU (backend {name!r}, once)")
             keep(name, verdict := checked())
     return verdict
 
