@@ -34,8 +34,9 @@ ELSEWHERE = ("", "")
 # Called before the clock is read: a backend with asynchronous work adds a function that waits.
 FENCES: list[Callable[[], Any]] = []
 
-# Seconds between measurements of memory in long stages.
-_SAMPLING = 0.05
+# Seconds between measurements of memory in long stages, and of a stage after which it is measured
+# again: each takes a hundredth of a millisecond, with Python's lock, and counts as work.
+_SAMPLING, _WORTH_LOOKING = 0.05, 1e-3
 Result = TypeVar("Result")
 
 
@@ -91,9 +92,11 @@ class _Account:
         if self.unlocked_since is not None:
             self.unlocked_seconds += now - self.unlocked_since
             self.unlocked_since = now
-        self.trace.append(Segment(key, now - self.since, self.unlocked_seconds))
+        seconds = now - self.since
+        self.trace.append(Segment(key, seconds, self.unlocked_seconds))
         self.since, self.unlocked_seconds = now, 0.0
-        self.look()
+        if seconds >= _WORTH_LOOKING or not entry.memory:
+            self.look()
 
     def look(self) -> None:
         """Note the process's memory for the open stage."""

@@ -380,7 +380,7 @@ def parallel_rows(task: Callable[[slice], Any], n: int, rows: int) -> None:
         time_unlocked(task)(slice(i * rows, min((i + 1) * rows, n)))
 
     if n <= rows:
-        task(slice(0, n))
+        part(0)
     else:
         parallel_for(part, -(-n // rows))
 

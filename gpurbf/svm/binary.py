@@ -250,7 +250,8 @@ class BinarySolver:
     def _compiled_rounds(self) -> float | None:
         """Rounds in one compiled call on this thread; Python's next round says if that was all.
 
-        Returns the violation if no step is possible in the set that the call has begun, else None.
+        Returns the violation if it is small enough, or if no step is possible in the set that the
+        call has begun; else None.
         """
         rounding = ROUNDING_DEVIATIONS * self.kernel.rounding / MAX_ROUNDING_PART
         limits = self.tol, rounding, self.size, self.max_iter
@@ -263,10 +264,12 @@ class BinarySolver:
         self.last, self.plane.added = tuple(last), self.sets
         if outcome == round_kernels.STEP:
             return self._step(self.rounds.block(len(values[0])), violation, values, inside)
-        if outcome == round_kernels.LOOK:
-            self.rounds = None
         self.changed = len(changed)
         self.check(self.steps, np.inf)  # single sets are not reported, but all pairs may be stopped
+        if outcome == round_kernels.LOOK:
+            if violation < self.tol and self._trusted(self.tol):
+                return violation
+            self.rounds = None
         return None
 
     def _round(self) -> float | None:

@@ -20,7 +20,7 @@ from gpurbf.layer.sparse import SparseLayer, squared_norms
 from gpurbf.runtime.arrays import library, to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
-from gpurbf.runtime.threads import parallel_rows
+from gpurbf.runtime.threads import parallel_rows, planned_threads
 from gpurbf.svm.rounding import float32_error, rounds_alike
 
 smo_kernels = lazy_module("gpurbf.svm._smo_kernels")
@@ -341,7 +341,8 @@ def subtract_rows(
         f -= total.get()
         return
     n, pairs = len(f), len(f) * len(slots)
-    n_strips = max(1, min(n // smo_kernels.COLUMNS, pairs // _MIN_PRODUCTS_PER_THREAD))
+    n_threads = max(1, min(planned_threads(), pairs // _MIN_PRODUCTS_PER_THREAD))
+    n_strips = n_threads * (1 + n // (smo_kernels.COLUMNS * n_threads))
     subtract, n_rows = smo_kernels.subtraction_of(rows.dtype).ctypes, len(slots)
     source, places, factors, to = (array.ctypes.data for array in (rows, slots, change, f))
 

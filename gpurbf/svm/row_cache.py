@@ -139,7 +139,7 @@ class CachedPair(EvaluatedPair):
             cache.pair_with(self.samples, start)
         self.keeping, self._capacity = capacity is None, capacity or 0
         # How many rows were asked for, and how many before each member's was, the last time.
-        self._asked, self._last = 0, np.full(len(self.samples), -np.inf)
+        self._asked, self._last = 0, np.full(0 if self.keeping else len(self.samples), -np.inf)
 
     def _would_find(self, members: np.ndarray) -> float:
         """The part of these rows that would be in memory if all so far had been kept."""

@@ -25,7 +25,7 @@ from gpurbf.layer.layer import HiddenLayer
 from gpurbf.profiling import machine, profiler
 from gpurbf.runtime import stages
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Recorder, count, parallel_section, stage
-from gpurbf.runtime.threads import parallel_for
+from gpurbf.runtime.threads import parallel_for, parallel_rows
 
 N, n, m, k = 1200, 64, 150, 10
 ESTIMATORS = {
@@ -106,6 +106,26 @@ def test_work_without_the_lock_is_counted_for_the_span_in_which_it_was_done(cloc
         stages.time_unlocked(work)()
         clock.wait(8)
     assert [span[1:] for span in recorder.trace] == [(1, 1), (2, 2), (12, 4)]
+
+
+def test_rows_in_a_single_part_count_as_work_without_the_lock_too(clock):
+    with Recorder() as recorder:
+        parallel_rows(lambda rows: clock.wait(2), 10, 10)
+    assert [span[1:] for span in recorder.trace] == [(2, 2)]
+
+
+def test_looking_at_memory_adds_nothing_to_short_stages(clock, monkeypatch):
+    def look():
+        clock.wait(1e-5)
+        return 1
+
+    monkeypatch.setattr(stages, "resident_bytes", look)
+    with Recorder() as recorder:
+        for _ in range(1000):
+            with stage("hidden layer"):
+                clock.wait(1e-5)
+    assert recorder.seconds < 1.01 * 1000 * 1e-5
+    assert recorder.entries["hidden layer", ""].memory == 1
 
 
 def test_threads_side_by_side_divide_their_wall_time_as_they_divided_their_own(clock):
