@@ -19,9 +19,10 @@ from gpurbf.data.hashes import row_hashes
 from gpurbf.estimators import fsvc
 from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import Rows, finite
-from gpurbf.estimators.fsvc import check_fsvc_parameters
+from gpurbf.estimators.fsvc import check_fsvc_parameters, solved
 from gpurbf.fsvc.selection import Order, Selection, order_of
 from gpurbf.solvers.one_hot import one_hot, votes
+from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -186,9 +187,13 @@ def _trained(
 ) -> np.ndarray:
     """Output weights, trained from the initial ones W."""
     if solver.needs == "sums":
-        normal = NormalEquations(W.shape[1], *fixed_point(model._layer(), blocks))
-        block_sums(blocks, model, normal)
-        return solver.solve(normal).W
+
+        def solve() -> RidgeSolution:
+            normal = NormalEquations(W.shape[1], *fixed_point(model._layer(), blocks))
+            block_sums(blocks, model, normal)
+            return solver.solve(normal)
+
+        return solved(model, solve)
     if solver.needs == "center targets":
         return solver.train(model._layer(), None, None, None, start=W)
     epoch = partial(_epoch, model, clone(solver).set_params(n_epochs=1))

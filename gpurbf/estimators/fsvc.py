@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.quantize import Quantization
-from gpurbf.data.samples import quantizations_of, with_room
+from gpurbf.data.samples import FORCED, quantizations_of, with_room
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
     CallbackSupportMixin,
@@ -48,11 +49,12 @@ from gpurbf.fsvc.units import KERNELS, METRICS, Unit
 from gpurbf.layer.activation import Activation
 from gpurbf.runtime.arrays import beside, chosen, to_host
 from gpurbf.runtime.checks import check_number, check_option, check_option_or_number, plain
-from gpurbf.runtime.errors import warn
+from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import make_solver
 from gpurbf.solvers.one_hot import one_hot, votes, winning_class
+from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -583,15 +585,22 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         layer, T = self._layer(), one_hot(y, len(self.classes_))
         # Sums that are not added to would lack these samples.
         sums: NormalEquations | None = self.__dict__.pop("_normal", None)
+        if solver.needs == "sums" and not keep:
+
+            def solve() -> RidgeSolution:
+                normal = NormalEquations(W.shape[1], *fixed_point(self._layer(), X))
+                normal.add(self._layer(), X, T, weights)
+                return solver.solve(normal)
+
+            return solved(self, solve)
         if solver.needs == "sums":
             if sums is None:
                 normal = NormalEquations(W.shape[1], *fixed_point(layer, X))
             else:
                 normal = sums.grown(len(W), old)
             normal.add(layer, X, T, weights)
-            if keep:
-                self._normal = normal
-            return solver.solve(normal, keep=keep).W
+            self._normal = normal
+            return solver.solve(normal, keep=True).W
         if len(old):
             W[old] = self.coef_.T
         if not len(order):  # a chunk of which no sample has a weight
@@ -629,6 +638,22 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                     nearest = nearest_centers(far, self.centers_, metric, **self._options)
                 scores[beside(X, outside)] = beside(X, self.coef_.T[nearest])
         return scores
+
+
+def solved(model: FSVC, solve: Callable[[], RidgeSolution]) -> np.ndarray:
+    """The weights that ``solve()`` finds with the model's layer, in float64 if float32 is coarse.
+
+    Rounded sums of float32 may not be positive definite with a small penalty: with few inputs,
+    units overlap. Then the model keeps the layer in float64.
+    """
+    layer = model._layer()
+    if layer.dtype == np.float32 and model.precision not in FORCED:
+        with quiet():
+            solution = solve()
+        if solution.definite:
+            return solution.W
+        model._keep_layer(layer.in_float64())
+    return solve().W
 
 
 def check_fsvc_parameters(estimator: Any, goes_on: bool = False) -> Any:

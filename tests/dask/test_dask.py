@@ -257,6 +257,15 @@ def test_fsvc_has_the_local_centers(client, options, solver):
     np.testing.assert_allclose(model.coef_, local.coef_, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
+def test_fsvc_makes_sums_that_float32_cannot_tell_apart_in_float64(client):
+    Z = np.random.default_rng(0).standard_normal((1500, 2)).astype(np.float32)
+    options = {"radius": 0.1, "selection": "pass", "eval_radius": 0.5, "shuffle": False}
+    model, local = fitted("FSVC", options, 700, 800, data=(Z, np.sin(3 * Z[:, 0]) > Z[:, 1]))
+    new = model.decision_function(cut(1500, data=(Z,))[0]).compute()
+    np.testing.assert_allclose(new, local.decision_function(Z), atol=1e-6)
+
+
 def test_fsvc_takes_blocks_of_a_row_each(client):
     """Parts of the drawn order have no rows then."""
     options = {"radius": 20.0, "random_state": 0}

@@ -1,5 +1,6 @@
 """FSVC chooses the centers of the sequential pass however the work is cut; its other rules hold."""
 
+import pickle
 from unittest.mock import Mock
 
 import joblib
@@ -9,6 +10,7 @@ import scipy.sparse as sp
 from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs
+from sklearn.exceptions import ConvergenceWarning
 
 from gpurbf import FSVC, RBFLayer, config_context, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
@@ -182,6 +184,20 @@ def test_weights_that_grow_without_limit_are_refused_though_they_are_numbers():
     model = ordered(radius=0.5, kernel="triangular", solver="lms", learning_rate=4.0, n_epochs=3)
     with pytest.raises(solvers.DivergenceError, match=r"exceed 1e\+18.* learning_rate=4 is too"):
         model.set_params(radius=20.0).fit(Z, y)
+
+
+def test_sums_that_float32_cannot_tell_apart_are_made_in_float64():
+    """Units that overlap widely; a forced float32 stays, and warns."""
+    X = np.random.default_rng(0).standard_normal((1500, 2)).astype(np.float32)
+    y = np.sin(3 * X[:, 0]) + X[:, 1] > 0
+    model = FSVC(0.1, selection="pass", eval_radius=0.5, shuffle=False).fit(X, y)
+    wide = clone(model).fit(X.astype(np.float64), y)
+    assert len(model.centers_) > 256
+    np.testing.assert_array_equal(model.coef_, wide.coef_)
+    restored = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(restored.decision_function(X), model.decision_function(X))
+    with pytest.warns(ConvergenceWarning, match="precision='float64'"):
+        clone(model).set_params(precision="float32").fit(X, y)
 
 
 def test_lms_on_a_stream_takes_an_epoch_a_chunk_and_keeps_what_it_learned():

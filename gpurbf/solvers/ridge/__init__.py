@@ -88,10 +88,11 @@ class Ridge(BaseEstimator):
         """
         with normal.allocator():
             equations = normal.equations(self.fit_intercept, keep=keep)
-            W, whiten = _solve(equations.A, equations.B, float(self.alpha) * equations.scale)
+            ridge = float(self.alpha) * equations.scale
+            W, whiten, definite = _solve(equations.A, equations.B, ridge)
             W = to_host(W)
         own = 1 / float(normal.weight) if self.fit_intercept else 0.0
-        return RidgeSolution(W, equations.intercept(W), equations.mean, own, whiten)
+        return RidgeSolution(W, equations.intercept(W), equations.mean, own, whiten, definite)
 
 
 class OwnCenters(NamedTuple):
@@ -132,6 +133,9 @@ class RidgeSolution:
     whiten : callable
         Maps V (m, N), an array of the library that solved, to L⁻¹ V, where L Lᵀ is the matrix of
         the system.
+    definite : bool
+        Whether the matrix was positive definite in floating point; otherwise the penalty is a
+        larger one.
     """
 
     W: np.ndarray
@@ -139,6 +143,7 @@ class RidgeSolution:
     mean: np.ndarray
     intercept_leverage: float
     whiten: Callable[[Any], Any]
+    definite: bool = True
 
     @stage("back and evaluate", "leave-one-out")
     def leave_one_out(
@@ -198,8 +203,8 @@ def left_out(outputs: np.ndarray, leverage: np.ndarray, T: np.ndarray) -> np.nda
     return (outputs - leverage * T) / np.maximum(1 - leverage, _MIN_LEFT)
 
 
-def _solve(A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
-    """(A + ridge I)⁻¹ B and the whitening; A is overwritten."""
+def _solve(A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any], bool]:
+    """(A + ridge I)⁻¹ B, the whitening, and whether A was definite; A is overwritten."""
     xp, diagonal = library(A), A.diagonal().copy()
     for attempt in range(_N_RETRIES + 1):
         xp.fill_diagonal(A, diagonal + ridge * 100.0**attempt)
@@ -217,7 +222,7 @@ def _solve(A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
                 ConvergenceWarning,
             )
         half = solve_triangular(L, B)
-        return solve_triangular(L, half, trans=1), partial(solve_triangular, L)
+        return solve_triangular(L, half, trans=1), partial(solve_triangular, L), not attempt
     xp.fill_diagonal(A, diagonal)
     # Vectors of eigenvalues near zero would depend on the number of BLAS threads.
     with single_threaded_blas():
@@ -232,4 +237,4 @@ def _solve(A: Any, B: Any, ridge: float) -> tuple[Any, Callable[[Any], Any]]:
     rounding = xp.maximum(-values[0], ROUNDING * values[-1])
     roots = xp.sqrt(xp.maximum(values, rounding) + ridge)
     half = vectors / roots
-    return half @ (half.T @ B), lambda V: half.T @ V
+    return half @ (half.T @ B), lambda V: half.T @ V, False
