@@ -16,7 +16,7 @@ working_set_kernels = lazy_module("gpurbf.svm._working_set_kernels")
 # Operations of a step per sample: one to find the receiver, seven for the giver, four to update f.
 OPERATIONS_PER_VALUE = 12
 # Rows of a block that a thread mirrors at a time.
-_MIRRORED_ROWS = 256
+_MIRRORED_ROWS = 64
 
 
 class EvaluatedPair:
