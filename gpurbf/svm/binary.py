@@ -248,7 +248,7 @@ class BinarySolver:
                 self._go_ahead(int(_MAX_ROWS_AHEAD * self.changed))
 
     def _compiled_rounds(self) -> float | None:
-        """Rounds in one compiled call on this thread; Python's next round says if that was all.
+        """Rounds in one compiled call on this thread.
 
         Returns the violation if it is small enough, or if no step is possible in the set that the
         call has begun; else None.
