@@ -328,6 +328,8 @@ def row_blocks(A: Any, like: Any = None) -> list[Any]:
         if A.ndim == 2 and A.numblocks[1] > 1:
             A = A.rechunk({1: -1})
         if known and A.chunks[0] != cut and not np.isnan(A.chunks[0]).any():
+            if len(A) != sum(cut):
+                raise ValueError(f"X has {sum(cut):,} rows, and y or sample_weight {len(A):,}.")
             A = A.rechunk({0: cut})
         # An optimized graph would not hold persisted blocks: they could be gone when it is used.
         return list(np.ravel(A.to_delayed(optimize_graph=False)))

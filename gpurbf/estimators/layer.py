@@ -32,7 +32,8 @@ class RBFLayer(ChosenLayerMixin, ClassNamePrefixFeaturesOutMixin, TransformerMix
     ----------
     n_centers : int, "auto" or "all", default="auto"
         Number of centers m that a rule chooses. ``"auto"``: 1,000, or all distinct samples if there
-        are fewer. ``"all"``: all distinct samples. Not used if `centers` is an array.
+        are fewer. ``"all"``: all distinct samples. For k-means equal samples count one by one. Not
+        used if `centers` is an array.
     centers : str or array-like of shape (m, n_features), default="stratified"
         A rule of ``gpurbf.centers.CENTERS``: ``"random"``, ``"stratified"`` (by class; without y
         the same as ``"random"``),

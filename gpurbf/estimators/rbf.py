@@ -330,13 +330,13 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             After ``fit``, which keeps no sums: the outputs are trained anew with its centers. If
             alpha is so much lower than before that the rounding of earlier batches matters.
         """
-        solver = self._solver()
         first = not hasattr(self, "centers_")
         chooses = isinstance(self.centers, str) or isinstance(self.gamma, str)
         learns = "Centers or their width are chosen from it alone" if chooses else ""
         rows = stream_data(self, X, y, classes, sample_weight, first=first, learns=learns)
         if not len(rows.y):  # no sample has a weight
             return self
+        solver = self._solver()
         with limited(self.n_jobs), finite(self, rows.X):
             if first:
                 self._choose_layer(rows)

@@ -64,7 +64,10 @@ def set_config(**settings: Any) -> None:
     for name in ("memory", "gpu_memory"):
         value = settings.get(name, _DEFAULTS[name])
         if value != _DEFAULTS[name] and not _is_megabytes(value):
-            raise ValueError(f"{name} must be a finite number of megabytes > 0, got {value!r}.")
+            raise ValueError(
+                f"{name} must be {_DEFAULTS[name]!r} or a finite number of megabytes > 0, got "
+                f"{value!r}."
+            )
     _settings.set(_settings.get() | settings)
 
 

@@ -392,6 +392,15 @@ for n, classes in ((300, 2), (1200, 10), (5000, 3)):
 """
 
 
+def test_warmup_for_a_backend_by_name_includes_sparse_samples_but_for_svc(capsys, monkeypatch):
+    kind = "wide, sparse"
+    monkeypatch.setattr(warmup, "_KINDS", {kind: warmup._KINDS[kind]})
+    monkeypatch.setattr(warmup, "_models", lambda backend: [(gpurbf.RBFLayer(5), 2)])
+    for svc in (True, False):
+        warmup.use("numba", svc)
+    assert capsys.readouterr().out.startswith("others, wide, sparse ")
+
+
 @pytest.mark.slow
 def test_after_a_warmup_first_fits_compile_nothing(tmp_path):
     run_python(AFTER_A_WARMUP, tmp_path, cwd=tmp_path, NUMBA_CACHE_DIR=str(tmp_path))

@@ -301,6 +301,9 @@ def test_one_block_may_stand_alone_and_predicted_ones_may_be_sparse(client):
         model.score(blocks[:1], [dask.delayed(y[: len(X) // 3].astype(str))])
     with pytest.raises(TypeError, match=r"known chunks, and has 300 rows"):
         model.fit(dask.array.from_array(X[:300], chunks=(50, -1)), y[:299])
+    with pytest.raises(ValueError, match=r"X has 300 rows, and y or sample_weight 299"):
+        samples = dask.array.from_array(X[:300], chunks=(50, -1))
+        model.fit(samples, dask.array.from_array(y[:299], chunks=50))
 
 
 @pytest.mark.filterwarnings("error")

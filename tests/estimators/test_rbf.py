@@ -84,6 +84,14 @@ def test_a_first_batch_without_weight_is_named():
     model.partial_fit(X[y == 0], y[y == 0])
 
 
+def test_a_batch_without_weight_changes_nothing():
+    model = RBFClassifier(random_state=0).partial_fit(X[:300], y[:300], classes=range(10))
+    assert model.solver_info_.endswith("they would add to the penalty")
+    before = dict(vars(model))
+    model.partial_fit(X[300:600], y[300:600], sample_weight=np.zeros(300))
+    assert vars(model) == before  # the same objects
+
+
 @pytest.mark.parametrize("n_centers", [200, 1000])
 def test_probabilities_are_calibrated_also_where_most_samples_are_centers(n_centers):
     """Centers answer to themselves as to no new sample: they are left out with their samples."""

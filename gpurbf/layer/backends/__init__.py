@@ -144,10 +144,7 @@ CPUS = ["numba", "mkl", "numpy"]
 
 def best_on_host() -> tuple[Backend, list[str]]:
     """Return the CPU backend that "auto" takes, and the names before it that cannot run."""
-    try:
-        plain = cpu_kernel.choose_kernel()[0] == "generic"
-    except BackendUnavailable:  # a kernel is forced that the backend will refuse
-        plain = False
+    plain = cpu_kernel.choose_kernel()[0] == "generic"
     refused: dict[str, str] = {}
     for name in sorted(CPUS, key="numba".__eq__) if plain else CPUS:
         found = _attempt(LOADERS[name])

@@ -90,9 +90,9 @@ class CG(BaseEstimator):
     """Least squares with a penalty, by preconditioned conjugate gradients for all outputs at once.
 
     The matrix of the system is not formed: its product with a few vectors is one pass over H. H is
-    kept if three quarters of ``config_context(memory=...)`` have room for it, in 16 bits if
-    rounding to them adds less than a tenth to the penalty. Otherwise it is made anew in every
-    iteration. ``solver_info_`` says which.
+    kept if half of the free memory, or three quarters of ``config_context(memory=...)``, have room
+    for it, in 16 bits if rounding to them adds less than a tenth to the penalty. Otherwise it is
+    made anew in every iteration. ``solver_info_`` says which.
 
     Where all samples are centers and the kernel is positive definite (Gaussian, Laplacian and
     inverse multiquadric of Euclidean distances, Laplacian of Manhattan ones), this is kernel ridge

@@ -42,10 +42,12 @@ def test_best_kernel_that_the_features_allow_is_chosen(machine, name):
 
 
 def test_forcing_a_kernel_that_the_cpu_lacks_says_what_is_missing(machine, monkeypatch):
+    monkeypatch.delenv("GPURBF_BACKEND", raising=False)
     machine("avx2", "fma")
     monkeypatch.setenv(cpu_kernel.VARIABLE, "avx512vnni")
-    with pytest.raises(BackendUnavailable, match=r"lacks avx512bw, .*avx512vnni"):
-        cpu_kernel.choose_kernel()
+    for choose in (cpu_kernel.choose_kernel, lambda: get_backend("auto")):
+        with pytest.raises(BackendUnavailable, match=r"lacks avx512bw, .*avx512vnni"):
+            choose()
 
 
 def test_denied_permission_for_amx_is_a_reason_and_not_a_crash(machine, monkeypatch):
