@@ -22,24 +22,24 @@ _ROWS = 2048
 def row_hashes(X: Any, seed: int) -> np.ndarray:
     """A 64-bit hash of each row of X, dense or CSR of any dtype: the same for equal values."""
     odd = _odd_numbers(X.shape[1], seed)
-    if sp.issparse(X):  # as the kernel does: entries that are not stored are 0 and add nothing
-        if not X.has_canonical_format:
-            X = X.copy()
-            X.sum_duplicates()
-        bits = (X.data.astype(np.float64) + 0.0).view(np.uint64)
-        bits ^= bits >> np.uint64(32)
-        return mix(sp.csr_array((bits, X.indices, X.indptr), X.shape) @ odd)
     sums = np.empty(X.shape[0], np.uint64)
     # Bytes and float32 numbers become float64 numbers in the kernel.
     dtype = X.dtype if X.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
-
     add, factors, to = kernels.sums_of(dtype).ctypes, odd.ctypes.data, sums.ctypes.data
 
     def tile(rows: slice) -> None:
+        if sp.issparse(X):  # as the kernel does: entries that are not stored are 0 and add nothing
+            some = X[rows]  # a copy
+            some.sum_duplicates()
+            bits = (some.data.astype(np.float64) + 0.0).view(np.uint64)
+            bits ^= bits >> np.uint64(32)
+            sums[rows] = sp.csr_array((bits, some.indices, some.indptr), some.shape) @ odd
+            return
         own = np.ascontiguousarray(X[rows], dtype)
         add(own.ctypes.data, *own.shape, factors, to + 8 * rows.start)
 
-    parallel_rows(tile, X.shape[0], min(_ROWS, rows_of_tile(dtype.itemsize * X.shape[1])))
+    row = -(-X.size // max(1, X.shape[0]))  # the size of CSR is its entries
+    parallel_rows(tile, X.shape[0], min(_ROWS, rows_of_tile(dtype.itemsize * row)))
     return mix(sums)
 
 

@@ -104,6 +104,6 @@ def over_rows(
     def part(start: int) -> Result:
         some = slice(start, start + rows)
         own = (None if values is None else values[some] for values in (y, weights))
-        return task(X[some], *own, start)
+        return task(X if X.shape[0] <= rows else X[some], *own, start)  # of CSR it is a copy
 
     return reduce(merge, map(part, range(0, max(1, X.shape[0]), rows)))

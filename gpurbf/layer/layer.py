@@ -287,10 +287,14 @@ class HiddenLayer:
         if thin is None:
             yield from self._dense_blocks(X, row_bytes)
             return
-        rows = slice(0, X.shape[0]) if thin.all() else np.flatnonzero(thin)
-        yield _Block(rows, self._by_entries, X[rows])
-        if not thin.all():
-            rows = np.flatnonzero(~thin)
+        stored = (X.data.nbytes + X.indices.nbytes) / X.shape[0]
+        for part in split(X, row_bytes + stored):  # some rows of CSR are a copy
+            if (some := thin[part]).all():
+                yield _Block(part, self._by_entries, X[part])
+                continue
+            rows = part.start + np.flatnonzero(some)
+            yield _Block(rows, self._by_entries, X[rows])
+            rows = part.start + np.flatnonzero(~some)
             for block in self._dense_blocks(X[rows], row_bytes):
                 yield block._replace(rows=rows[block.rows])
 

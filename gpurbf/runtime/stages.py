@@ -11,6 +11,7 @@ parallel section is divided among stages in proportion to the time that its thre
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 import timeit
@@ -262,21 +263,28 @@ class Recorder:
         self.entries, self.trace = self._account.entries, self._account.trace
 
     def __enter__(self) -> Recorder:
-        self._before, self._done = _local.account, threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="gpurbf memory", daemon=True)
-        self._watcher.start()
-        _local.account = self._account
-        self._account.since = self._started = time.perf_counter()
+        # No Thread and no Event: they are written in Python, and an interrupt may come inside.
+        self._before, self._watched = _local.account, _thread.allocate_lock()
+        self._watched.acquire()
+        try:
+            _thread.start_new_thread(self._watch, (self._watched,))
+            _local.account = self._account
+            self._account.since = self._started = time.perf_counter()
+        except BaseException:  # there will be no block to leave
+            _local.account = self._before
+            self._watched.release()
+            raise
         return self
 
-    def _watch(self) -> None:
-        """Note the memory of long stages, until the recorder ends."""
-        while not self._done.wait(_SAMPLING):
+    def _watch(self, watched: _thread.LockType) -> None:
+        """Note the memory of long stages, until the block ends."""
+        while not watched.acquire(timeout=_SAMPLING):
             self._account.look()
 
     def __exit__(self, *exception: object) -> None:
-        self._account.charge()
-        self.seconds += self._account.since - self._started
-        _local.account = self._before
-        self._done.set()
-        self._watcher.join()
+        try:
+            self._account.charge()
+            self.seconds += self._account.since - self._started
+        finally:
+            _local.account = self._before
+            self._watched.release()

@@ -124,6 +124,20 @@ def test_a_pass_makes_few_rows_dense_at_a_time():
     assert model.centers_.shape[1] == 20_000 and peak < 8 * 3000 * 20_000 / 2
 
 
+@pytest.mark.parametrize("method", ["fit", "predict"])
+def test_many_rows_are_copied_a_few_at_a_time(method):
+    """All of them were, in a fit twice, however little memory there was."""
+    X, y = samples(np.float64, 0.025, 40_000), np.arange(40_000) % k
+    assert 0.5 < sparse.sparse_rows(X).mean() < 1
+    model = RBFClassifier(20, random_state=0, gamma=0.1).fit(X[:2000], y[:2000])
+    with config_context(memory=1):
+        tracemalloc.start()
+        getattr(model, method)(*(X, y) if method == "fit" else (X,))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 0.8 * (X.data.nbytes + X.indices.nbytes)
+
+
 def test_the_products_are_those_of_the_same_order_in_dense_centers(X):
     # Entry by entry: whether centers are dense or few entries changes no bit of a row.
     X, C = X[sparse.sparse_rows(X)], samples(np.float64, 0.03, N=m)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from gpurbf.runtime import stages
 from gpurbf.runtime.stages import ELSEWHERE, STAGES, Recorder, count, parallel_section, stage
 from gpurbf.runtime.threads import parallel_for, parallel_rows
 
+WATCH = Recorder._watch
 N, n, m, k = 1200, 64, 150, 10
 ESTIMATORS = {
     "rbf": lambda **parameters: gpurbf.RBFClassifier(m, random_state=0, **parameters),
@@ -64,6 +66,16 @@ class Clock(threading.local):
 
     def wait(self, seconds):
         self.now += seconds
+
+
+def watchers():
+    """Threads that look at memory for a recorder; one that has just ended may take a moment."""
+    deadline = time.monotonic() + 1
+    while found := [f for f in sys._current_frames().values() if f.f_code is WATCH.__code__]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.001)
+    return len(found)
 
 
 @pytest.fixture
@@ -162,7 +174,7 @@ def test_stages_of_threads_that_work_for_the_recorder_are_seen():
 def test_without_a_recorder_nothing_is_counted_and_no_thread_looks_at_memory(digits):
     count(operations=1, kind="float32", nbytes=1)
     ESTIMATORS["rbf"]().fit(*digits)
-    assert not any(t.name == "gpurbf memory" for t in threading.enumerate())
+    assert not watchers()
 
 
 def test_another_thread_is_not_recorded(digits):
@@ -186,7 +198,19 @@ def test_an_error_closes_its_stages_and_the_recorder(clock):
     with pytest.raises(ZeroDivisionError), Recorder():
         fail()
     assert not stages.is_recorded()
-    assert not any(t.name == "gpurbf memory" for t in threading.enumerate())
+    assert not watchers()
+
+
+@pytest.mark.parametrize("times", [0, 1], ids=["as it begins", "as it ends"])
+def test_an_interrupt_of_a_recorder_leaves_nothing_recorded_and_no_thread(monkeypatch, times):
+    """Such a thread looked at memory for ever, and all that followed was recorded, in memory."""
+    recorder = Recorder()
+    clock = Mock(side_effect=[*[0.0] * times, KeyboardInterrupt])
+    monkeypatch.setattr(stages.time, "perf_counter", clock)
+    with pytest.raises(KeyboardInterrupt), recorder:
+        pass
+    assert clock.call_count == times + 1
+    assert not stages.is_recorded() and not watchers()
 
 
 def test_recorders_inside_each_other_both_see_their_own_time(clock):
