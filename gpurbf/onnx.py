@@ -5,8 +5,8 @@
 
     model = to_onnx(pipeline, X[:1])  # outputs "label" and "scores" (of decision_function)
 
-Everything is computed in float64. The mean of the centers is subtracted first, so that squares far
-from the origin do not lose digits. Scores are converted to the input's type.
+Everything is computed in float64. For distances the mean of the centers is subtracted first, so
+that squares far from the origin do not lose digits. Scores are converted to the input's type.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
 from gpurbf.layer.activation import ROOT, SQUARE, form
+from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.svm.ovo import pair_weights
 
 try:
@@ -114,6 +115,8 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     if activation is None or (callable(activation.profile) and not isinstance(model, FSVC)):
         raise ValueError("A kernel that is precomputed or a function cannot be converted to ONNX.")
     metric = activation.metric
+    if activation.linear:  # as in the model: far from the origin other sums lose digits
+        centers = row_products(np.asarray(centers, np.float64).T, _pair_weights(model)).T
     # Parameters may have changed since the fit, so take those of its pass.
     if isinstance(model, FSVC) and (unit := model._selection.unit).metric == "sqeuclidean":
         # SFSVC puts the squared distance where other kernels have the distance. `activations` does
@@ -121,6 +124,10 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
         gamma = unit._replace(radius=float(model.eval_radius_)).gamma
         activation = activation._replace(metric="manhattan", profile=unit.kernel, gamma=gamma)
     return np.asarray(centers, np.float64), metric, activation
+
+
+def _pair_weights(model: SVC) -> np.ndarray:
+    return pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
@@ -133,7 +140,11 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         graph.finish(0, H)
         return
     svc, proba = isinstance(model, SVC), isinstance(model, RBFOutputsMixin)
-    points, scores = _svc(graph, model, H) if svc else (None, _outputs(graph, model, H, D))
+    if svc:
+        sums = H if activation.linear else graph.MatMul(H, _pair_weights(model))
+        points, scores = _svc(graph, model, sums)
+    else:
+        points, scores = None, _outputs(graph, model, H, D)
     two = len(model.classes_) == 2
     columns = graph.Concat(graph.Neg(scores), scores, axis=1) if two else scores
     best = graph.ArgMax(points if svc else columns, axis=1, keepdims=0)
@@ -160,11 +171,10 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         graph.finish(number, node)
 
 
-def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
-    """Points whose maximum decides the label, and the scores of `decision_function`."""
+def _svc(graph: _Graph, model: SVC, sums: Any) -> tuple[Any, Any]:
+    """Points whose maximum decides the label, and scores, from the pairs' sums (N, n_pairs)."""
     n_classes = len(model.classes_)
-    W = pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
-    outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
+    outputs = graph.Add(sums, np.asarray(model._intercept_, np.float64))
     # What a pair that its first class wins changes in the points of all classes.
     (first, second), one = np.triu_indices(n_classes, 1), np.eye(n_classes)
     change, before = one[first] - one[second], np.arange(n_classes, dtype=float)
@@ -175,8 +185,8 @@ def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
     # decision_function gives a tie at exactly 0 to the first class of the pair, predict does not.
     lost = graph.Cast(graph.Less(outputs, 0.0), to=TensorProto.DOUBLE)
     kept = graph.MatMul(graph.Sub(1.0, lost), change)
-    sums = graph.MatMul(outputs, change)
-    squeezed = graph.Div(sums, graph.Mul(graph.Add(graph.Abs(sums), 1.0), 3.0))
+    total = graph.MatMul(outputs, change)
+    squeezed = graph.Div(total, graph.Mul(graph.Add(graph.Abs(total), 1.0), 3.0))
     by_class = graph.Add(graph.Add(kept, before), squeezed)
     points = by_class if model.break_ties else votes
     return points, by_class if model.decision_function_shape == "ovr" else outputs

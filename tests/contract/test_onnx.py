@@ -120,6 +120,14 @@ def test_far_from_the_origin_distances_keep_their_digits(name):
     same(MODELS[name].fit(X_TRAIN + 1e4, Y_TRAIN), X_TEST + 1e4)
 
 
+@pytest.mark.parametrize("shape", ["ovo", "ovr"])
+def test_a_linear_kernel_far_from_the_origin_is_as_exact_as_in_the_model(shape):
+    y, X = Y_TRAIN % 3, np.random.default_rng(0).normal(size=(600, 2)) + 1e5
+    X[:, 0] += 2 * y
+    model = SVC(kernel="linear", decision_function_shape=shape).fit(X, y)
+    same(model, X)
+
+
 def test_pipelines_and_sparse_models_are_converted():
     pipeline = make_pipeline(StandardScaler(), SVC(C=10)).fit(X_TRAIN, Y_TRAIN)
     same(pipeline, X_TEST)
