@@ -163,6 +163,24 @@ def test_a_changed_or_refitted_model_answers_as_it_is(patched):
 
 
 @pytest.mark.filterwarnings("error")
+def test_a_fit_that_ends_while_a_loaded_model_is_prepared_is_what_answers_next(
+    patched, monkeypatch
+):
+    model, other = patched().fit(X, Y), patched().fit(X, Y % 2)
+    before, convert = model.decision_function(X_TEST), SVC.from_sklearn
+    model = pickle.loads(pickle.dumps(model))  # it has no evaluator
+
+    def slowly(fitted):
+        made = convert(fitted)
+        model.fit(X, Y % 2)  # as another thread may
+        return made
+
+    monkeypatch.setattr(SVC, "from_sklearn", slowly)
+    np.testing.assert_array_equal(model.decision_function(X_TEST), before)
+    found, expected = model.decision_function(X_TEST), other.decision_function(X_TEST)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_refused_fit_leaves_the_model_as_it_was(patched):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X).rename(columns="p{}".format)
