@@ -134,7 +134,10 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Add a fitted model's nodes."""
     model, graph = operator.raw_operator, _Graph(operator, scope, container)
     centers, metric, activation = _layer(model)
-    D = graph.distances(graph.Cast(operator.inputs[0], to=TensorProto.DOUBLE), centers, metric)
+    # The columns of a data frame are inputs of their own.
+    parts = [graph.Cast(given, to=TensorProto.DOUBLE) for given in operator.inputs]
+    X = graph.Concat(*parts, axis=1)
+    D = graph.distances(X, centers, metric)
     H = graph.activations(D, activation)
     if isinstance(model, RBFLayer):
         graph.finish(0, H)
@@ -228,10 +231,10 @@ def _classes(model: Any) -> np.ndarray:
 
 
 def _shapes(operator: Any) -> None:
-    """Types of the outputs: scores are double for double inputs, else float."""
-    model, given = operator.raw_operator, operator.inputs[0]
-    real = DoubleTensorType if isinstance(given.type, DoubleTensorType) else FloatTensorType
-    N = given.get_first_dimension()
+    """Types of the outputs: scores are double if an input is, else float."""
+    model, given = operator.raw_operator, operator.inputs
+    double = any(isinstance(each.type, DoubleTensorType) for each in given)
+    real, N = DoubleTensorType if double else FloatTensorType, given[0].get_first_dimension()
     if isinstance(model, RBFLayer):
         operator.outputs[0].type = real([N, model.centers_.shape[0]])
         return

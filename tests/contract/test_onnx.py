@@ -138,6 +138,17 @@ def test_pipelines_and_sparse_models_are_converted():
 
 
 @pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+@pytest.mark.parametrize("name", ["svc", "rbf", "rbf-cv", "fsvc"])
+def test_columns_of_a_data_frame_are_inputs_of_their_own(name):
+    frame = pytest.importorskip("pandas").DataFrame(X_TRAIN[:, 20:26], columns=list("abcdef"))
+    model = MODELS[name].fit(frame, Y_TRAIN % 2)
+    graph = to_onnx(model, frame[:1]).SerializeToString()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    label, scores, *_ = session.run(None, {name: frame[[name]].to_numpy() for name in frame})
+    assert np.array_equal(label, model.predict(frame)) and scores.dtype == np.float64
+    np.testing.assert_allclose(scores, model.decision_function(frame), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_lowest_opset_that_the_pages_name_suffices(name):
     same(MODELS[name].fit(X_TRAIN, Y_TRAIN), X_TEST, target_opset=11)
