@@ -266,7 +266,12 @@ def test_a_spawned_process_may_return_an_object_of_a_class_of_the_script(tmp_pat
 
 def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
     assert main(["run", "no-such-script.py"]) == 2
     assert capsys.readouterr().err == "gpurbf run: no file no-such-script.py.\n"
     assert main(["run", "-m", "no_such_module.part"]) == 2
     assert capsys.readouterr().err == "gpurbf run: no module no_such_module.part.\n"
+    for name in ("email.no_such_part", "email.mime", "email.mime.text.part"):
+        assert main(["run", "-m", name]) == 2
+        gpurbf.unpatch_sklearn()
+        assert capsys.readouterr().err.startswith(f"gpurbf run: no module {name}, or a package wi")
