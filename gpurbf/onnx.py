@@ -204,7 +204,7 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
     limits = np.finfo(model._layer().dtype)
     least = float(limits.tiny)
     if callable(model._activation.profile):  # a function of "sqeuclidean" by NumPy keeps those
-        least = max(_TINY, float(limits.smallest_subnormal) / 2)
+        least = float(limits.smallest_subnormal) / 2
     # Shrink is faster than Where, but its limit is a float32.
     H = graph.Shrink(H, lambd=least) if least > _TINY else H
     scores = graph.MatMul(H, W)

@@ -96,15 +96,18 @@ def test_samples_outside_every_radius_are_treated_as_by_the_model(dtype):
 
 
 @pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
-def test_a_squared_distance_has_activations_below_the_normal_numbers():
-    # exp(-90) and exp(-100) are float32 numbers here, and exp(-110) is none.
-    X = (X_TRAIN / np.pi).astype(np.float32)
+@pytest.mark.parametrize(
+    ("dtype", "exponents"), [(np.float32, [90, 100, 110]), (np.float64, [700, 730, 760])]
+)
+def test_a_squared_distance_has_activations_below_the_normal_numbers(dtype, exponents):
+    # exp(-100) is a number of float32, exp(-730) one of float64. The last ones are none.
+    X = (X_TRAIN / np.pi).astype(dtype)
     model = FSVC(0.5, metric="sqeuclidean", random_state=0).fit(X, Y_TRAIN)
-    squares = np.sqrt(np.array([90, 100, 110]) * 2) * model.eval_radius_
-    away = model.centers_[0] + np.sqrt(np.outer(squares, np.eye(64)[0]))
-    scores = model.decision_function(away.astype(np.float32))
+    squares = np.sqrt(np.array(exponents) * 2) * model.eval_radius_
+    away = (model.centers_[0] + np.sqrt(np.outer(squares, np.eye(64)[0]))).astype(dtype)
+    scores = model.decision_function(away)
     assert (abs(scores).max(axis=1) > 1e-6).tolist() == [False, False, True]
-    same(model, away.astype(np.float32))
+    same(model, away)
 
 
 def test_activations_below_the_limits_of_float32_do_not_decide_a_label():
