@@ -5,8 +5,8 @@
 
     model = to_onnx(pipeline, X[:1])  # outputs "label" and "scores" (of decision_function)
 
-Everything is computed in float64. The mean of the centers is subtracted first, so that squares far
-from the origin do not lose digits. Scores are converted to the input's type.
+Everything is computed in float64. For distances the mean of the centers is subtracted first, so
+that squares far from the origin do not lose digits. Scores are converted to the input's type.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gpurbf.estimators.rbf import RBFClassifier
 from gpurbf.estimators.rbf_cv import RBFClassifierCV
 from gpurbf.estimators.svc import SVC
 from gpurbf.layer.activation import ROOT, SQUARE, form
+from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.svm.ovo import pair_weights
 
 try:
@@ -114,6 +115,8 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     if activation is None or (callable(activation.profile) and not isinstance(model, FSVC)):
         raise ValueError("A kernel that is precomputed or a function cannot be converted to ONNX.")
     metric = activation.metric
+    if activation.linear:  # as in the model: far from the origin other sums lose digits
+        centers = row_products(np.asarray(centers, np.float64).T, _pair_weights(model)).T
     # Parameters may have changed since the fit, so take those of its pass.
     if isinstance(model, FSVC) and (unit := model._selection.unit).metric == "sqeuclidean":
         # SFSVC puts the squared distance where other kernels have the distance. `activations` does
@@ -123,17 +126,28 @@ def _layer(model: Any) -> tuple[np.ndarray, str, Any]:
     return np.asarray(centers, np.float64), metric, activation
 
 
+def _pair_weights(model: SVC) -> np.ndarray:
+    return pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
+
+
 def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Add a fitted model's nodes."""
     model, graph = operator.raw_operator, _Graph(operator, scope, container)
     centers, metric, activation = _layer(model)
-    D = graph.distances(graph.Cast(operator.inputs[0], to=TensorProto.DOUBLE), centers, metric)
+    # The columns of a data frame are inputs of their own.
+    parts = [graph.Cast(given, to=TensorProto.DOUBLE) for given in operator.inputs]
+    X = graph.Concat(*parts, axis=1)
+    D = graph.distances(X, centers, metric)
     H = graph.activations(D, activation)
     if isinstance(model, RBFLayer):
         graph.finish(0, H)
         return
     svc, proba = isinstance(model, SVC), isinstance(model, RBFOutputsMixin)
-    points, scores = _svc(graph, model, H) if svc else (None, _outputs(graph, model, H, D))
+    if svc:
+        sums = H if activation.linear else graph.MatMul(H, _pair_weights(model))
+        points, scores = _svc(graph, model, sums)
+    else:
+        points, scores = None, _outputs(graph, model, H, D)
     two = len(model.classes_) == 2
     columns = graph.Concat(graph.Neg(scores), scores, axis=1) if two else scores
     best = graph.ArgMax(points if svc else columns, axis=1, keepdims=0)
@@ -160,11 +174,10 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         graph.finish(number, node)
 
 
-def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
-    """Points whose maximum decides the label, and the scores of `decision_function`."""
+def _svc(graph: _Graph, model: SVC, sums: Any) -> tuple[Any, Any]:
+    """Points whose maximum decides the label, and scores, from the pairs' sums (N, n_pairs)."""
     n_classes = len(model.classes_)
-    W = pair_weights(np.asarray(model._dual_coef_), model.n_support_).dense()
-    outputs = graph.Add(graph.MatMul(H, W), np.asarray(model._intercept_, np.float64))
+    outputs = graph.Add(sums, np.asarray(model._intercept_, np.float64))
     # What a pair that its first class wins changes in the points of all classes.
     (first, second), one = np.triu_indices(n_classes, 1), np.eye(n_classes)
     change, before = one[first] - one[second], np.arange(n_classes, dtype=float)
@@ -175,8 +188,8 @@ def _svc(graph: _Graph, model: SVC, H: Any) -> tuple[Any, Any]:
     # decision_function gives a tie at exactly 0 to the first class of the pair, predict does not.
     lost = graph.Cast(graph.Less(outputs, 0.0), to=TensorProto.DOUBLE)
     kept = graph.MatMul(graph.Sub(1.0, lost), change)
-    sums = graph.MatMul(outputs, change)
-    squeezed = graph.Div(sums, graph.Mul(graph.Add(graph.Abs(sums), 1.0), 3.0))
+    total = graph.MatMul(outputs, change)
+    squeezed = graph.Div(total, graph.Mul(graph.Add(graph.Abs(total), 1.0), 3.0))
     by_class = graph.Add(graph.Add(kept, before), squeezed)
     points = by_class if model.break_ties else votes
     return points, by_class if model.decision_function_shape == "ovr" else outputs
@@ -191,7 +204,7 @@ def _outputs(graph: _Graph, model: Any, H: Any, D: Any) -> Any:
     limits = np.finfo(model._layer().dtype)
     least = float(limits.tiny)
     if callable(model._activation.profile):  # a function of "sqeuclidean" by NumPy keeps those
-        least = max(_TINY, float(limits.smallest_subnormal) / 2)
+        least = float(limits.smallest_subnormal) / 2
     # Shrink is faster than Where, but its limit is a float32.
     H = graph.Shrink(H, lambd=least) if least > _TINY else H
     scores = graph.MatMul(H, W)
@@ -218,10 +231,10 @@ def _classes(model: Any) -> np.ndarray:
 
 
 def _shapes(operator: Any) -> None:
-    """Types of the outputs: scores are double for double inputs, else float."""
-    model, given = operator.raw_operator, operator.inputs[0]
-    real = DoubleTensorType if isinstance(given.type, DoubleTensorType) else FloatTensorType
-    N = given.get_first_dimension()
+    """Types of the outputs: scores are double if an input is, else float."""
+    model, given = operator.raw_operator, operator.inputs
+    double = any(isinstance(each.type, DoubleTensorType) for each in given)
+    real, N = DoubleTensorType if double else FloatTensorType, given[0].get_first_dimension()
     if isinstance(model, RBFLayer):
         operator.outputs[0].type = real([N, model.centers_.shape[0]])
         return

@@ -104,12 +104,14 @@ class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]
         None if scikit-learn trained the model on fewer classes than ``classes_`` lists: no sample
         of some class had a positive weight.
         """
-        if len(getattr(self, "_n_support", ())) < len(getattr(self, "classes_", ())):
+        now = object.__new__(type(self))
+        now.__dict__ = self.__dict__  # which a fit in another thread replaces, never changes
+        if len(getattr(now, "_n_support", ())) < len(getattr(now, "classes_", ())):
             return None
-        made, model = self.__dict__.get("_evaluator", ((), None))
-        if model is None or any(a is not getattr(self, b) for a, b in zip(made, _LAYER)):
-            model = self._keep(svc.SVC.from_sklearn(self))
-        shape, ties = self.decision_function_shape, self.break_ties
+        made, model = now.__dict__.get("_evaluator", ((), None))
+        if model is None or any(a is not getattr(now, b) for a, b in zip(made, _LAYER)):
+            model = now._keep(svc.SVC.from_sklearn(now))
+        shape, ties = now.decision_function_shape, now.break_ties
         return model.set_params(decision_function_shape=shape, break_ties=ties)
 
     def _keep(self, model: svc.SVC) -> svc.SVC:

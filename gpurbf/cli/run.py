@@ -33,6 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     sys.argv = [script, *rest]
     try:
         if arguments.module:
+            if not _is_module(script):
+                raise UserError(f"no module {script}, or a package without a __main__.")
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         elif script.endswith(".py") and Path(script).is_file():
             # Not by runpy, whose module ends before the program's threads and exit handlers.
@@ -46,3 +48,16 @@ def run(arguments: argparse.Namespace) -> None:
     except OSError:  # only those of our own commands are a line, or silent
         sys.excepthook(*sys.exc_info())  # maybe the program's own
         sys.exit(1)
+
+
+def _is_module(name: str) -> bool:
+    """Whether Python can run it; imports the packages that it is in."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if not name.startswith(error.name or "."):  # what a package imports
+            raise
+        return False
+    return spec is not None

@@ -96,15 +96,18 @@ def test_samples_outside_every_radius_are_treated_as_by_the_model(dtype):
 
 
 @pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
-def test_a_squared_distance_has_activations_below_the_normal_numbers():
-    # exp(-90) and exp(-100) are float32 numbers here, and exp(-110) is none.
-    X = (X_TRAIN / np.pi).astype(np.float32)
+@pytest.mark.parametrize(
+    ("dtype", "exponents"), [(np.float32, [90, 100, 110]), (np.float64, [700, 730, 760])]
+)
+def test_a_squared_distance_has_activations_below_the_normal_numbers(dtype, exponents):
+    # exp(-100) is a number of float32, exp(-730) one of float64. The last ones are none.
+    X = (X_TRAIN / np.pi).astype(dtype)
     model = FSVC(0.5, metric="sqeuclidean", random_state=0).fit(X, Y_TRAIN)
-    squares = np.sqrt(np.array([90, 100, 110]) * 2) * model.eval_radius_
-    away = model.centers_[0] + np.sqrt(np.outer(squares, np.eye(64)[0]))
-    scores = model.decision_function(away.astype(np.float32))
+    squares = np.sqrt(np.array(exponents) * 2) * model.eval_radius_
+    away = (model.centers_[0] + np.sqrt(np.outer(squares, np.eye(64)[0]))).astype(dtype)
+    scores = model.decision_function(away)
     assert (abs(scores).max(axis=1) > 1e-6).tolist() == [False, False, True]
-    same(model, away.astype(np.float32))
+    same(model, away)
 
 
 def test_activations_below_the_limits_of_float32_do_not_decide_a_label():
@@ -120,6 +123,14 @@ def test_far_from_the_origin_distances_keep_their_digits(name):
     same(MODELS[name].fit(X_TRAIN + 1e4, Y_TRAIN), X_TEST + 1e4)
 
 
+@pytest.mark.parametrize("shape", ["ovo", "ovr"])
+def test_a_linear_kernel_far_from_the_origin_is_as_exact_as_in_the_model(shape):
+    y, X = Y_TRAIN % 3, np.random.default_rng(0).normal(size=(600, 2)) + 1e5
+    X[:, 0] += 2 * y
+    model = SVC(kernel="linear", decision_function_shape=shape).fit(X, y)
+    same(model, X)
+
+
 def test_pipelines_and_sparse_models_are_converted():
     pipeline = make_pipeline(StandardScaler(), SVC(C=10)).fit(X_TRAIN, Y_TRAIN)
     same(pipeline, X_TEST)
@@ -130,6 +141,17 @@ def test_pipelines_and_sparse_models_are_converted():
 
 
 @pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
+@pytest.mark.parametrize("name", ["svc", "rbf", "rbf-cv", "fsvc"])
+def test_columns_of_a_data_frame_are_inputs_of_their_own(name):
+    frame = pytest.importorskip("pandas").DataFrame(X_TRAIN[:, 20:26], columns=list("abcdef"))
+    model = MODELS[name].fit(frame, Y_TRAIN % 2)
+    graph = to_onnx(model, frame[:1]).SerializeToString()
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    label, scores, *_ = session.run(None, {name: frame[[name]].to_numpy() for name in frame})
+    assert np.array_equal(label, model.predict(frame)) and scores.dtype == np.float64
+    np.testing.assert_allclose(scores, model.decision_function(frame), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_lowest_opset_that_the_pages_name_suffices(name):
     same(MODELS[name].fit(X_TRAIN, Y_TRAIN), X_TEST, target_opset=11)

@@ -163,6 +163,24 @@ def test_a_changed_or_refitted_model_answers_as_it_is(patched):
 
 
 @pytest.mark.filterwarnings("error")
+def test_a_fit_that_ends_while_a_loaded_model_is_prepared_is_what_answers_next(
+    patched, monkeypatch
+):
+    model, other = patched().fit(X, Y), patched().fit(X, Y % 2)
+    before, convert = model.decision_function(X_TEST), SVC.from_sklearn
+    model = pickle.loads(pickle.dumps(model))  # it has no evaluator
+
+    def slowly(fitted):
+        made = convert(fitted)
+        model.fit(X, Y % 2)  # as another thread may
+        return made
+
+    monkeypatch.setattr(SVC, "from_sklearn", slowly)
+    np.testing.assert_array_equal(model.decision_function(X_TEST), before)
+    found, expected = model.decision_function(X_TEST), other.decision_function(X_TEST)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_refused_fit_leaves_the_model_as_it_was(patched):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X).rename(columns="p{}".format)
@@ -248,7 +266,12 @@ def test_a_spawned_process_may_return_an_object_of_a_class_of_the_script(tmp_pat
 
 def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
     assert main(["run", "no-such-script.py"]) == 2
     assert capsys.readouterr().err == "gpurbf run: no file no-such-script.py.\n"
     assert main(["run", "-m", "no_such_module.part"]) == 2
     assert capsys.readouterr().err == "gpurbf run: no module no_such_module.part.\n"
+    for name in ("email.no_such_part", "email.mime", "email.mime.text.part"):
+        assert main(["run", "-m", name]) == 2
+        gpurbf.unpatch_sklearn()
+        assert capsys.readouterr().err.startswith(f"gpurbf run: no module {name}, or a package wi")
