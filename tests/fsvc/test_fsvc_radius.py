@@ -133,6 +133,15 @@ def test_samples_far_away_do_not_decide_the_search_by_their_rounding(metric):
     assert narrow.radius_path_["score"].max() < narrow.score(A, y[:600]) + 0.1  # as bad as it is
 
 
+@pytest.mark.parametrize("halves_apart", [False, True])
+def test_manhattan_distances_of_samples_far_from_zero_are_no_rounding(halves_apart):
+    sign = np.where(np.arange(600) % 2, 1, -1)[:, None] if halves_apart else 1
+    A = X[:600] / 7 + 1e8 * sign
+    path = fitted(A, y[:600], metric="manhattan").radius_path_
+    exact = fitted(A, y[:600], metric="manhattan", precision="float64").radius_path_
+    assert path["score"].max() == exact["score"].max() > 0.9
+
+
 def test_a_first_chunk_of_a_class_without_weight_is_searched_as_any_other():
     model = FSVC(class_weight={0: 0.0, 1: 1.0}, random_state=0)
     with pytest.warns(UserWarning, match="first batch has samples of 1 of 2 classes"):
