@@ -122,6 +122,12 @@ def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
         fitted(size * X[:100], y[:100], radius, metric="sqeuclidean")
 
 
+@pytest.mark.parametrize("radius", ["auto", "ratio", 1e200])
+def test_squares_of_squared_distances_that_overflow_are_an_error_and_no_warning(radius):
+    with pytest.raises(ValueError, match=r"cannot be computed.*Scale the data"):
+        fitted(1e100 * X[:100], y[:100], radius, metric="sqeuclidean")
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
 def test_samples_far_away_do_not_decide_the_search_by_their_rounding(metric):
     A = X[:600].astype(float)
