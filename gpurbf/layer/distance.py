@@ -104,4 +104,4 @@ def range_shift(C: Any, dtype: np.dtype) -> Any:
     """
     if C.dtype != np.float64 or dtype != np.float32 or not len(C):
         return 0.0
-    return C.min(axis=0).clip(0) + C.max(axis=0).clip(None, 0)
+    return np.maximum(C.min(axis=0), 0) + np.minimum(C.max(axis=0), 0)
