@@ -162,7 +162,6 @@ def test_a_changed_or_refitted_model_answers_as_it_is(patched):
     assert np.array_equal(copied.predict(X), model.predict(X))
 
 
-@pytest.mark.filterwarnings("error")
 def test_a_fit_that_ends_while_a_loaded_model_is_prepared_is_what_answers_next(
     patched, monkeypatch
 ):
@@ -181,6 +180,7 @@ def test_a_fit_that_ends_while_a_loaded_model_is_prepared_is_what_answers_next(
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_refused_fit_leaves_the_model_as_it_was(patched):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X).rename(columns="p{}".format)
