@@ -138,6 +138,16 @@ class Distinct(NamedTuple):
         every = (None if own[0] is None else np.concatenate(own) for own in zip(self, *others))
         return Distinct._make(every)._once()
 
+    def whole(self, most: int) -> int:
+        """How many of the first rows, sorted by hash, are at most so many in all of their classes.
+
+        They are fewer than ``most`` if that many would be a row in some of its classes only.
+        """
+        n = min(most, len(self.hashes))
+        while 0 < n < len(self.hashes) and self.hashes[n - 1] == self.hashes[n]:
+            n -= 1
+        return n or most
+
     def at(self, some: Any) -> Distinct:
         """Select some of the rows, by a mask, a slice or numbers."""
         return Distinct._make(None if own is None else own[some] for own in self)
@@ -214,7 +224,8 @@ class Race:
         # If classes are renumbered in the same order, keys change, but this order does not.
         by_class = () if found.labels is None else (found.labels,)
         order = np.lexsort((*by_class, found.hashes))
-        return found.at(order[found.totals[order] > 0][: self.most])
+        found = found.at(order[found.totals[order] > 0])
+        return found.at(slice(found.whole(self.most)))
 
 
 def warn_if_short(n_centers: int, n_distinct: int) -> None:

@@ -16,6 +16,7 @@ from gpurbf.data.hashes import finder, mix, row_hashes
 from gpurbf.estimators._validation import Rows
 from gpurbf.layer import activations
 from gpurbf.layer.layer import HiddenLayer
+from gpurbf.runtime.arrays import library, to_host
 from gpurbf.solvers.ridge import OwnCenters
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -35,8 +36,9 @@ class LeftOut(NamedTuple):
     centers: np.ndarray
     H: Any
 
-    def first(self, n: int) -> LeftOut:
-        """The first n samples."""
+    def first(self, most: int) -> LeftOut:
+        """The first samples, at most so many."""
+        n = self.found.whole(most)
         return LeftOut(self.found.at(slice(n)), self.centers[:n], self.H[:n])
 
     def merged(self, later: LeftOut, race: Race) -> LeftOut:
@@ -67,6 +69,26 @@ def leave_out(
     if copies is not None:  # summed in the order of the rows, in whatever parts they came
         found = found._replace(mass=np.bincount(*copies, minlength=X.shape[0]))
     return LeftOut(found, center_finder(layer)(X), H)
+
+
+def of_all_classes(found: Distinct, *values: Any) -> tuple[Any, ...]:
+    """Means of values (n, ·) over the classes that each sample found is in, and its total weights.
+
+    Samples are left out of all their classes: copies in others would pull the outputs towards
+    these. Nor is H the same for all copies, if they have other weights and it is on a grid.
+    """
+    _, sample = np.unique(found.hashes, return_inverse=True)
+    mass = np.bincount(sample, found.mass)
+    if len(mass) == len(sample):
+        return *values, found.mass
+    share = found.mass / mass[sample]
+
+    def mean(V: Any) -> Any:
+        sums = np.zeros((len(mass), V.shape[1]))
+        np.add.at(sums, sample, share[:, None] * to_host(V))
+        return library(V).asarray(sums[sample])
+
+    return *map(mean, values), mass[sample]
 
 
 def copies_of(found: Distinct, rows: Rows) -> Copies:

@@ -17,7 +17,7 @@ from gpurbf.data.hashes import finder, row_hashes
 from gpurbf.data.row_blocks import read_ahead
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import CallbackSupportMixin, say, steps, transaction, with_callbacks
-from gpurbf.estimators._left_out import LeftOut, copies_of, leave_out
+from gpurbf.estimators._left_out import LeftOut, copies_of, leave_out, of_all_classes
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import Rows, finite, stream_data, training_data
 from gpurbf.runtime.arrays import to_host
@@ -417,7 +417,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         T, layer = one_hot(codes, len(self.classes_)), self._layer()
         with layer.allocator():
             H, own = layer.xp.asarray(left_out.H), left_out.own_centers(layer)
-            scores = solution.leave_one_out(H, T, weights, own)
+            H, means, mass = of_all_classes(left_out.found, H, T)
+            scores = solution.leave_one_out(H, means, mass, own)
         self._keep_outputs(solution.W, solution.intercept, X, scores, codes, weights)
 
     def _take(self, found: CGSolution, rows: Rows) -> None:
@@ -426,7 +427,8 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         self.n_iter_ = found.n_iter
         self.solver_info_ += f": {found.info}"
         chosen = self._judged(rows)
-        scores = found.left_out(chosen.first, chosen.mass)
+        T = one_hot(chosen.labels, len(self.classes_))
+        scores = found.left_out(chosen.first, *of_all_classes(chosen, T))
         self._keep_outputs(W, intercept, rows.X, scores, chosen.labels, chosen.totals)
 
     def _judged(self, rows: Rows) -> Distinct:

@@ -23,7 +23,13 @@ from gpurbf.estimators._base import (
     transaction,
     with_callbacks,
 )
-from gpurbf.estimators._left_out import Copies, copies_of, copies_within, leave_out
+from gpurbf.estimators._left_out import (
+    Copies,
+    copies_of,
+    copies_within,
+    leave_out,
+    of_all_classes,
+)
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators._validation import Rows, check_finite, finite, training_data
 from gpurbf.layer.layer import HiddenLayer
@@ -248,8 +254,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     def _choose_left_out(self, rows: Rows) -> Chosen:
         """Choose distinct samples by their content: order and repetition do not matter."""
         most = _MOST if self.n_left_out == "auto" else self.n_left_out
-        found = Race(0, by_class=True).over(*rows[:3])
-        found = found.at(found.totals > 0).at(slice(most))  # a class may have the weight 0
+        found = Race(0, by_class=True, most=most).over(*rows[:3])
+        found = found.at(found.totals > 0)  # a class may have the weight 0
         return found, copies_of(found, rows)
 
     @stage("output training")
@@ -261,6 +267,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         # All widths are judged by the same samples, and scorers get the maximum number.
         fewer = self.n_left_out == "auto" and score is None and len(self.gammas) == 1
         T, layer = one_hot(found.labels, len(self.classes_)), self._layer()
+        means, mass = of_all_classes(found, T)
         parts, n = [], 0
         while n < len(T):
             some = slice(n, min(len(T), max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
@@ -269,7 +276,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             left_out = leave_out(normal, layer, part, X[part.first], own)
             with layer.allocator():
                 centers = left_out.own_centers(layer)
-                parts.append(path.leave_one_out(left_out.H, T[some], part.mass, centers))
+                H, _ = of_all_classes(part, left_out.H)
+                parts.append(path.leave_one_out(H, means[some], mass[some], centers))
             if fewer and settled(np.concatenate(parts, axis=1), T[:n], found.mass[:n]):
                 break
         outputs, T, found = np.concatenate(parts, axis=1), T[:n], found.at(slice(n))

@@ -25,7 +25,7 @@ activation_kernels = lazy_module("gpurbf.layer.backends.numba.activation_kernels
 kernels = lazy_module("gpurbf.fsvc._kernels")
 
 # Square of the largest distance, in terms of that between near samples, above which float32 may
-# lose a hundredth of the latter or more.
+# lose a hundredth of the latter or more; of Manhattan distances not the square.
 _FAR = 1e5
 # Fraction of each class that is held out to compare radii.
 _VALIDATION_SHARE = 0.2
@@ -64,7 +64,7 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
     C = X[stream[training]]
     D, dtype = distances(C, C, metric, **options), None
     wide = C.dtype == np.float64  # a model of float32 samples has the rounding of float32 itself
-    if wide and metric != "manhattan" and _are_too_coarse(D, 1 if metric == "sqeuclidean" else 2):
+    if wide and _are_too_coarse(D, 2 if metric == "euclidean" else 1):
         del D  # two would be beyond the budget
         dtype = np.float64
         D = distances(C, C, metric, dtype, **options)
@@ -92,7 +92,7 @@ def held_out(keys: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray
 def _are_too_coarse(D: np.ndarray, power: int) -> bool:
     """Whether distances D between samples are in float32, which a few far samples make too coarse.
 
-    ``power`` is that of D that gives squares.
+    ``power`` is that of D that gives what rounding errors are a part of.
     """
     near, far = float(np.quantile(D[:200, :200], 0.1)), float(D.max())
     return D.dtype == np.float32 and far**power > _FAR * near**power

@@ -34,7 +34,8 @@ class Unit(NamedTuple):
                     return H
                 out[...] = H
                 return out
-            with np.errstate(over="ignore"):  # of infinity the exponential is 0
+            # Of infinity the exponential is 0; NaN of two of them is found in the outputs.
+            with np.errstate(over="ignore", invalid="ignore"):
                 H = np.multiply(d, d, out=out)
                 H = np.divide(H, -square, out=H)
                 return np.exp(H, out=H)

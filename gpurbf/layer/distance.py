@@ -13,7 +13,7 @@ directly by their kernels.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,3 +94,14 @@ def shift_of(C: np.ndarray, usual: np.ndarray | None) -> np.ndarray:
     """The mean of some centers, but the usual value (`usual_inputs`) in inputs that have one."""
     mean: np.ndarray = C[:: max(1, len(C) // _AVERAGED)].mean(axis=0, dtype=np.float64)
     return mean if usual is None else np.where(np.isnan(usual), mean, usual)
+
+
+def range_shift(C: Any, dtype: np.dtype) -> Any:
+    """A shift for Manhattan distances from centers C (m, n): the number of their range nearest 0.
+
+    float64 numbers far from 0 lose fewer digits when they are rounded to float32. Where nothing is
+    rounded, a shift would only round, so it is 0.
+    """
+    if C.dtype != np.float64 or dtype != np.float32 or not len(C):
+        return 0.0
+    return np.maximum(C.min(axis=0), 0) + np.minimum(C.max(axis=0), 0)

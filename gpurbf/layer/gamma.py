@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from gpurbf.data.exact_sums import exact_sum
 from gpurbf.data.row_blocks import over_rows
 from gpurbf.layer.activation import OF_DISTANCE, Activation
-from gpurbf.layer.sparse import sparse_or_dense
+from gpurbf.layer.sparse import far_from_zero, sparse_or_dense
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
@@ -180,6 +180,8 @@ def _median_distance(X: Any, metric: str, random_state: np.random.RandomState) -
         # scikit-learn's Euclidean distances are products, which lose digits far from the origin.
         # A few samples far from all others would move the mean, but not the median. That of some 64
         # samples takes no longer.
+        if metric == "euclidean" and sp.issparse(sample) and far_from_zero(sample):
+            sample = sample[:, np.unique(sample.indices)].toarray()  # the other inputs are 0
         if metric == "euclidean" and not sp.issparse(sample):
             sample -= np.median(sample[:: 1 + len(sample) // 64], axis=0)
             if not np.isfinite(sample).all():

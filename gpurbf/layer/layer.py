@@ -163,6 +163,12 @@ class HiddenLayer:
         return C if sp.issparse(C) else sparse.sparse_or_dense(self._numbers())
 
     @cached_property
+    def _far(self) -> bool:
+        """Whether sparse rows have to be shifted."""
+        some = self.activation.metric == "euclidean" and self.centers.shape[0] > 1
+        return some and sparse.far_from_zero(self.sparse_centers)
+
+    @cached_property
     @stage("prepare", "centers packed, norms")
     def _by_entries(self) -> SparseProductLayer:
         """The layer for sparse rows."""
@@ -307,7 +313,8 @@ class HiddenLayer:
             or self.activation.metric == "manhattan"
         ):
             return None
-        return sparse.sparse_rows(X)
+        rows = sparse.sparse_rows(X)
+        return None if rows is None or self._far else rows
 
     def _dense_blocks(self, X: Any, row_bytes: float) -> Iterator[_Block]:
         """The rows of X made dense, as codes or numbers."""

@@ -33,6 +33,8 @@ kernels = lazy_module("gpurbf.data._kernels")
 # there they are faster.
 _WIDE, _DENSER = 1024, 32
 _ROWS = 64
+# The spread of centers, as a part of their squares, below which rows are shifted, so made dense.
+_LEAST_SPREAD = 1e-6
 
 
 def sparse_rows(X: Any) -> np.ndarray | None:
@@ -44,6 +46,13 @@ def sparse_rows(X: Any) -> np.ndarray | None:
         return None
     found: np.ndarray = np.diff(X.indptr) * _DENSER <= X.shape[1]
     return found if found.any() else None
+
+
+def far_from_zero(C: Any) -> bool:
+    """Whether centers C, dense or CSR, lie so far from 0 that products lose their differences."""
+    C = C.astype(np.float64, copy=False)
+    mean, squares = np.asarray(C.mean(axis=0)).ravel(), squared_norms(C).mean()
+    return bool(squares - np.square(mean).sum() < _LEAST_SPREAD * squares)
 
 
 def sparse_or_dense(X: Any) -> Any:

@@ -557,7 +557,7 @@ def network_is_the_solution(name, case, model, p, tol):
     elif isinstance(truth, DeltaRule):
         left = H @ V + b
     else:
-        _, groups = np.unique(np.column_stack([X, y]), axis=0, return_inverse=True)
+        _, groups = np.unique(X, axis=0, return_inverse=True)
         groups = groups.ravel()  # NumPy 2.0.0 has them in a column
         left = truth.left_out(groups, own & (name != "cg" or len(C) <= 512))  # beyond: estimates
     if not isinstance(truth, DeltaRule):

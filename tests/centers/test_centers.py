@@ -117,6 +117,16 @@ def test_the_first_few_rows_are_the_same_however_all_of_them_come(sparse, repeat
         np.testing.assert_array_equal(merged.totals, whole.totals)
 
 
+def test_the_first_few_rows_have_all_of_their_classes():
+    rng = np.random.default_rng(0)
+    A, b = rng.integers(0, 2, (3000, 7)).astype(float), rng.integers(0, 5, 3000)
+    every, numbers = Race(7, by_class=True).over(A, b, None), A @ 2 ** np.arange(7)
+    for most in range(5, 60):
+        found = Race(7, by_class=True, most=most)(A, b, None, 0)
+        assert most - 4 <= len(found.first) <= most
+        assert np.isin(numbers[every.first], numbers[found.first]).sum() == len(found.first)
+
+
 def test_hashes_separate_rows_and_equate_zeros():
     assert len(np.unique(row_hashes(np.eye(2000), 0))) == 2000
     positive, negative = (row_hashes(np.array([[zero, 1]]), 1) for zero in (0.0, -0.0))

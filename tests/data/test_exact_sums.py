@@ -64,6 +64,17 @@ def test_the_median_distance_is_the_same_far_from_zero(metric):
     np.testing.assert_allclose(found, found[0], rtol=1e-12)
 
 
+@pytest.mark.parametrize("store", [np.asarray, sp.csr_array])
+def test_the_median_distance_of_wide_samples_is_the_same_far_from_zero(store):
+    X = np.zeros((100, 1100))
+    X[:, 7] = np.round(RNG.normal(size=100) * 64) / 64
+    found = []
+    for offset in (0, 1.6e9):
+        X[:, 7] += offset
+        found.append(resolve_gamma("median", store(X), random_state=np.random.RandomState(0)))
+    assert found[1] == pytest.approx(found[0], rel=1e-9)
+
+
 @pytest.mark.parametrize("far", [0, 1e6])
 def test_the_median_distance_keeps_its_digits_beside_one_sample_far_away(far):
     X = np.round(RNG.normal(size=(300, 3)) * 64) / 64 + far

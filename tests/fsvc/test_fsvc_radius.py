@@ -122,6 +122,12 @@ def test_radii_whose_squares_vanish_are_refused_as_given_ones_are(radius, size):
         fitted(size * X[:100], y[:100], radius, metric="sqeuclidean")
 
 
+@pytest.mark.parametrize("radius", ["auto", "ratio", 1e200])
+def test_squares_of_squared_distances_that_overflow_are_an_error_and_no_warning(radius):
+    with pytest.raises(ValueError, match=r"cannot be computed.*Scale the data"):
+        fitted(1e100 * X[:100], y[:100], radius, metric="sqeuclidean")
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
 def test_samples_far_away_do_not_decide_the_search_by_their_rounding(metric):
     A = X[:600].astype(float)
@@ -131,6 +137,15 @@ def test_samples_far_away_do_not_decide_the_search_by_their_rounding(metric):
     assert path["score"].max() == exact["score"].max() > 0.9
     narrow = fitted(A.astype(np.float32), y[:600], metric=metric)
     assert narrow.radius_path_["score"].max() < narrow.score(A, y[:600]) + 0.1  # as bad as it is
+
+
+@pytest.mark.parametrize("halves_apart", [False, True])
+def test_manhattan_distances_of_samples_far_from_zero_are_no_rounding(halves_apart):
+    sign = np.where(np.arange(600) % 2, 1, -1)[:, None] if halves_apart else 1
+    A = X[:600] / 7 + 1e8 * sign
+    path = fitted(A, y[:600], metric="manhattan").radius_path_
+    exact = fitted(A, y[:600], metric="manhattan", precision="float64").radius_path_
+    assert path["score"].max() == exact["score"].max() > 0.9
 
 
 def test_a_first_chunk_of_a_class_without_weight_is_searched_as_any_other():

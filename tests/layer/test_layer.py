@@ -99,6 +99,18 @@ def test_an_offset_costs_no_digits(backend, dtype):
         assert np.abs(H - reference.hidden(X, C, "euclidean", "gaussian", 0.01)).max() < 1e-6
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "manhattan"])
+def test_float64_numbers_are_shifted_before_they_are_rounded(backend, metric):
+    X, C = data(np.float64, 50, 40, 30)
+    C[0] = X[0]
+    offset = 1e8 * np.where(np.arange(30) % 2, 1, -1)
+    layer = layer_of(C + offset, 0.01, metric, "laplacian", backend=backend, precision="float32")
+    H = layer.activations(X + offset)
+    expected = reference.hidden(X + offset, C + offset, metric, "laplacian", 0.01)
+    assert np.abs(H - expected)[1:].max() < 1e-6
+    assert abs(H[0, 0] - 1) < 1e-4
+
+
 @pytest.mark.parametrize("scale", [1.0, 1e-44, 1e-60, 1e60])
 def test_an_offset_costs_the_same_digits_in_every_unit(backend, scale):
     X = 1e7 + np.random.default_rng(0).standard_normal((60, 5))

@@ -171,6 +171,21 @@ def test_entries_in_no_order_or_given_in_two_parts_are_learned_as_they_are(
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_input_far_from_zero_costs_no_digits(backend, dtype):
+    A = samples(np.float64).toarray()
+    A[:, 0] = 1e9 + np.arange(len(A)) / 16  # of float32 samples a few numbers are left
+    A = A.astype(dtype)
+    expected = reference.hidden(A, A[:40], "euclidean", "gaussian", 0.05)
+    for C in (A[:40], sp.csr_array(A[:40])):
+        H = layer_of(C, 0.05, backend=backend).activations(sp.csr_array(A))
+        np.testing.assert_allclose(H, expected, rtol=0, atol=1e-5 if dtype is np.float32 else 1e-9)
+    answers = [
+        SVC(gamma=0.05).fit(S, np.arange(len(A)) < 75).predict(S) for S in (A, sp.csr_array(A))
+    ]
+    np.testing.assert_array_equal(*answers)
+
+
 def test_what_is_left_to_sparse_products():
     C, X = samples(np.float64, N=5).toarray(), samples(np.float64)
     full = samples(np.float64, 0.2)

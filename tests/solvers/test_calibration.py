@@ -9,6 +9,7 @@ from sklearn.datasets import make_classification
 
 from gpurbf import RBFClassifier, RBFClassifierCV
 from gpurbf.solvers import CG
+from gpurbf.solvers.calibration import fit_temperature
 
 X, y = make_classification(1500, 20, n_informative=10, flip_y=0.2, random_state=0)
 RNG = np.random.default_rng(0)
@@ -61,6 +62,28 @@ def test_copies_are_left_out_together(model):
     unequal = np.tile([0.5, 2, 1, 1.5, 0.25, 0.75, 1], 400)  # of a sample 7 in all
     assert temperature(model, *copies, unequal) == pytest.approx(once, rel=0.05)
     assert found == pytest.approx(temperature(model, X[:400], y[:400], np.full(400, 7.0)), rel=0.05)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["ridge", "stream", "cg", "path"])
+def test_a_sample_is_left_out_of_all_its_classes(name, weighted):
+    """Of features with few values, samples are in several classes: the others would answer."""
+    rng = np.random.default_rng(0)
+    A = rng.integers(0, 2, (600, 6)).astype(float)
+    a = (A.sum(axis=1) + 1.5 * rng.standard_normal(600) > 3).astype(int)
+    w = 0.3 + a + rng.integers(0, 2, 600) if weighted else np.ones(600)
+    model = RBFClassifierCV(alphas=[1e-4]) if name == "path" else RBFClassifier(alpha=1e-4)
+    if name == "cg":
+        model.set_params(solver=CG(1e-4, tol=1e-6, max_iter=1000))
+    centers = rng.uniform(0, 1, (30 if name == "cg" else 300, 6))
+    model.set_params(centers=centers, gamma=0.5)
+    scores = np.empty(600)
+    for same in {tuple(row): (A == row).all(axis=1) for row in A}.values():
+        scores[same] = model.fit(A[~same], a[~same], w[~same]).decision_function(A[same])
+    expected = fit_temperature(scores[:, None], a, w)
+    model = clone(model)
+    found = stream(model, A, a, [100, 400], w) if name == "stream" else model.fit(A, a, w)
+    assert found.temperature_ == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("alpha", [1e-6, 1e-10])

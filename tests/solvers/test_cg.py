@@ -95,7 +95,7 @@ def test_centers_that_are_all_samples_are_solved_by_a_factor_that_leaves_out(
     near, left = (1e-8, 1e-7) if precision == "float64" else (2e-2, 0.05)
     V, c = kernel_ridge(K[5:, 5:], targets[5:], alpha, weights[5:])
     np.testing.assert_allclose(K @ W + b, K[:, 5:] @ V + c, atol=near)
-    outputs = found.left_out(rows, weights[rows])
+    outputs = found.left_out(rows, targets[rows], weights[rows])
     np.testing.assert_allclose(outputs, np.concatenate(expected), atol=left)
 
 
@@ -115,7 +115,7 @@ def test_landmarks_leave_samples_out_together(kernel, weighted):
     W, b = found.weights()
     rows = np.arange(203, 600, 7)
     w, H = np.ones(600) if weights is None else weights, layer.activations(A).astype(float)
-    outputs = found.left_out(rows, w[rows])
+    outputs = found.left_out(rows, targets[rows], w[rows])
     if kernel:
         expected = without(rows, H, targets, 1e-5, w)
     else:
@@ -264,7 +264,7 @@ def test_left_out_outputs_of_few_centers_are_those_of_ridge(centers, weighted, i
     same = (some[:, None].astype(float) == layer.sparse_centers).all(axis=2)
     own = OwnCenters(np.flatnonzero(same.any(axis=1)), same[same.any(axis=1)].T.astype(float))
     expected = solution.leave_one_out(layer.activations(some), T[:90], w, own)
-    np.testing.assert_allclose(found.left_out(rows, w), expected, atol=1e-5)
+    np.testing.assert_allclose(found.left_out(rows, T[:90], w), expected, atol=1e-5)
 
 
 def test_probabilities_are_those_of_ridge_where_most_samples_are_centers():
@@ -312,7 +312,7 @@ def test_left_out_outputs_of_unequal_weights_are_nearer_than_those_trained_on(al
     leverage = np.einsum("ij,ij->i", centred @ inverse, centred) + 1 / w.sum()
     leverage, outputs = (w * leverage)[rows, None], (H @ W + b)[rows]
     expected = (outputs - leverage * T[rows]) / (1 - leverage)
-    error = np.linalg.norm(found.left_out(rows, w[rows]) - expected)
+    error = np.linalg.norm(found.left_out(rows, T[rows], w[rows]) - expected)
     assert error < 0.9 * np.linalg.norm(outputs - expected)
 
 

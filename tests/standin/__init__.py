@@ -41,7 +41,7 @@ from standin.kernels import Cublas, ElementwiseKernel, RawKernel
 from standin.machine import Buffer, Event, Gpu, MemoryPool, OutOfMemoryError
 
 ATTRIBUTES = ("shape", "dtype", "ndim", "size", "nbytes", "flags")
-REDUCTIONS = ("sum", "mean", "max", "argmax", "any", "all")
+REDUCTIONS = ("sum", "mean", "min", "max", "argmax", "any", "all")
 FUNCTIONS = ("exp", "sqrt", "maximum", "trace")
 
 

@@ -51,7 +51,7 @@ class CGSolution:
         return self.system.weights(self.V)
 
     @stage("back and evaluate", "leave-one-out")
-    def left_out(self, rows: np.ndarray, mass: np.ndarray) -> np.ndarray:
+    def left_out(self, rows: np.ndarray, T: np.ndarray, mass: np.ndarray) -> np.ndarray:
         """Outputs for some of the samples, nearly as if they had not been trained on.
 
         If there is a closed form, each sample is left out by itself. If not, up to a tenth of the
@@ -62,6 +62,8 @@ class CGSolution:
         ----------
         rows : int array of shape (r,)
             Numbers of the samples.
+        T : ndarray of shape (r, k)
+            Mean targets of these samples and their copies.
         mass : ndarray of shape (r,)
             Weights of these samples, all copies of a sample together.
 
@@ -69,7 +71,7 @@ class CGSolution:
         -------
         outputs : ndarray of shape (r, k), float64
         """
-        outputs = self.system.leave_one_out(*self.system.weights(self.V), rows, mass)
+        outputs = self.system.leave_one_out(*self.system.weights(self.V), rows, T, mass)
         if outputs is not None:
             return outputs
         # Equal samples are one where they are the centers.

@@ -10,11 +10,11 @@ A system is (A + λI) V = B for symmetric A (m, m) and B (m, k). Its methods and
 ``without(V, rows)``
     The system without the samples with these numbers, and without those that are equal to them, but
     with the same λ; and the V of this one as its start.
-``leave_one_out(W, b, rows, mass)``
+``leave_one_out(W, b, rows, T, mass)``
     Outputs of those `weights` for those samples, each as if it had not been trained on, by a closed
-    form with the preconditioner instead of the inverse of A + λI. ``mass`` are the weights of all
-    their copies, which are left out too. None if the preconditioner is not close enough to A + λI,
-    as one of landmarks.
+    form with the preconditioner instead of the inverse of A + λI. ``T`` and ``mass`` are the mean
+    targets and total weights of all their copies, which are left out too. None if the
+    preconditioner is not close enough to A + λI, as one of landmarks.
 ``layer``, ``X``, ``T``, ``B``, ``ridge``
     The layer, the samples, their targets (·, n_outputs), B, and λ.
 ``preconditioner``
@@ -176,7 +176,7 @@ class LeastSquares:
         return other, V.copy()
 
     def leave_one_out(
-        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, T: np.ndarray, mass: np.ndarray
     ) -> np.ndarray | None:
         """Outputs by the closed form of `RidgeSolution`, for all of a sample's weight.
 
@@ -193,7 +193,7 @@ class LeastSquares:
             X, centers = self.X[rows], finder(row_hashes(layer.sparse_centers, 0))
             with layer.allocator():
                 own = OwnCenters.of(layer, centers(row_hashes(X, 0)))
-                return solution.leave_one_out(activations(layer, X), self.T[rows], mass, own)
+                return solution.leave_one_out(activations(layer, X), T, mass, own)
         if isinstance(self.preconditioner, Nystrom):
             return None
         outputs, leverage = np.empty((len(rows), len(b))), np.empty(len(rows))
@@ -213,7 +213,7 @@ class LeastSquares:
         leverage += self.solver.fit_intercept / self.w.sum()
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
-        return outputs + far[:, None] * (outputs - self.T[rows])
+        return outputs + far[:, None] * (outputs - T)
 
 
 def weighted_sum(w: np.ndarray, A: np.ndarray) -> Any:
@@ -304,7 +304,7 @@ class KernelSystem:
         return other, U
 
     def leave_one_out(
-        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, mass: np.ndarray
+        self, W: np.ndarray, b: np.ndarray, rows: np.ndarray, T: np.ndarray, mass: np.ndarray
     ) -> np.ndarray | None:
         """Outputs by the closed form t - V / diag((K + λ/D²)⁻¹), corrected for b.
 

@@ -18,7 +18,7 @@ from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import gram, tile_layer
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.matvec import ByTiles
-from gpurbf.layer.distance import INT32_FEATURES, Coefficients, Terms, terms_of, unit
+from gpurbf.layer.distance import INT32_FEATURES, Coefficients, Terms, range_shift, terms_of, unit
 from gpurbf.runtime.config import working_bytes
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
@@ -93,15 +93,16 @@ def shifted(
 ) -> Shifted:
     """How to shift samples and centers C (m, n), for activations of that dtype.
 
-    Codes are shifted by ``shift``, numbers by the mean of the centers if they are ``centered``.
+    Codes are shifted by ``shift``, numbers by the mean of the centers if they are ``centered``, or
+    for Manhattan distances by `range_shift`.
     """
     n, factor = C.shape[1], unit(metric, quantization)
     if quantization is not None:
         kind = np.dtype(np.int32 if n <= INT32_FEATURES else np.float64)
         return Shifted(shift, terms_of(metric, n, quantization, shift, shift), kind, factor)
-    mean = centered and metric == "euclidean" and len(C) > 0
-    s: Any = C.mean(axis=0, dtype=np.float64) if mean else 0
-    if mean:
+    s: Any = range_shift(C, dtype) if metric == "manhattan" else 0
+    if centered and metric == "euclidean" and len(C) > 0:
+        s = C.mean(axis=0, dtype=np.float64)
         # A shift that float32 holds exactly is the same number for samples of every dtype. Beyond
         # its range there are no float32 samples.
         with np.errstate(over="ignore", under="ignore"):

@@ -17,7 +17,15 @@ from gpurbf.layer.backends import Backend, forced_tile
 from gpurbf.layer.backends.numba import cpu_kernel, gram
 from gpurbf.layer.backends.numba.gram import Sums
 from gpurbf.layer.backends.numba.matvec import ByTiles, GroupedWeights, Weights, pack_weights
-from gpurbf.layer.distance import ALL, INT32_FEATURES, shift_of, terms_of, unit, usual_inputs
+from gpurbf.layer.distance import (
+    ALL,
+    INT32_FEATURES,
+    range_shift,
+    shift_of,
+    terms_of,
+    unit,
+    usual_inputs,
+)
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.stages import count, stage
@@ -92,6 +100,8 @@ class TileLayer:
         # modulo 2³², and so is the result.
         signed = 128 if integers and of.x == np.int8 else 0
         shift = shift_of(among, usual) if centered else np.full(n, signed, wide)
+        if metric == "manhattan" and not self.codes:
+            shift, centered = np.zeros(n) + range_shift(C, self.dtype), True
         terms = terms_of(metric, n, quantization, s=signed)
         rows = kind.rows, width, of.group, of.x, of.out
         centers = microkernels.LANES, width, of.c_group or of.group, of.c, of.out

@@ -88,6 +88,14 @@ def test_codes_are_exact_by_four_bytes_an_instruction_and_on_tensor_cores(
     np.testing.assert_array_equal(H, integers(X, C, metric))
 
 
+@pytest.mark.parametrize("offset", [1e8, -1e8])
+def test_manhattan_distances_far_from_zero_are_not_rounded_in_float32(offset):
+    X, C = (A + offset for A in data(np.float64, 20, 10, 9))
+    activation = Activation("manhattan", "inverse-multiquadric", 0.01)
+    H = activations_of(X, C, activation, np.float32)
+    assert np.abs(H - reference.hidden(X, C, *activation)).max() < 1e-6
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_what_is_below_the_smallest_normal_number_is_zero(dtype):
     """Of thin plates: the exponential is PTX, which the simulator does not run."""
