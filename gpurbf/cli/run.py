@@ -57,7 +57,7 @@ def _is_module(name: str) -> bool:
         if spec and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
-        if not name.startswith(error.name or "."):  # what a package imports
+        if not f"{name}.".startswith(f"{error.name}."):  # what a package imports
             raise
         return False
     return spec is not None

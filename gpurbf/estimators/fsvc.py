@@ -652,6 +652,7 @@ def solved(model: FSVC, solve: Callable[[], RidgeSolution]) -> np.ndarray:
             solution = solve()
         if solution.definite:
             return solution.W
+        del solution  # it keeps a factor (m, m)
         model._keep_layer(layer.in_float64())
     return solve().W
 

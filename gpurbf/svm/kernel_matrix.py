@@ -340,9 +340,9 @@ def subtract_rows(
             total += factors[part] @ rows[there[part]].astype(np.float64)
         f -= total.get()
         return
-    n, pairs = len(f), len(f) * len(slots)
-    n_threads = max(1, min(planned_threads(), pairs // _MIN_PRODUCTS_PER_THREAD))
+    n, pairs, n_threads = len(f), len(f) * len(slots), planned_threads()
     n_strips = n_threads * (1 + n // (smo_kernels.COLUMNS * n_threads))
+    n_strips = max(1, min(n_strips, pairs // _MIN_PRODUCTS_PER_THREAD))
     subtract, n_rows = smo_kernels.subtraction_of(rows.dtype).ctypes, len(slots)
     source, places, factors, to = (array.ctypes.data for array in (rows, slots, change, f))
 

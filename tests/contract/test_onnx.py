@@ -140,7 +140,6 @@ def test_pipelines_and_sparse_models_are_converted():
     assert [output.name for output in graph.output] == ["label", "scores"]
 
 
-@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
 @pytest.mark.parametrize("name", ["svc", "rbf", "rbf-cv", "fsvc"])
 def test_columns_of_a_data_frame_are_inputs_of_their_own(name):
     frame = pytest.importorskip("pandas").DataFrame(X_TRAIN[:, 20:26], columns=list("abcdef"))
@@ -152,6 +151,7 @@ def test_columns_of_a_data_frame_are_inputs_of_their_own(name):
     np.testing.assert_allclose(scores, model.decision_function(frame), rtol=0, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*lie outside the radius:UserWarning")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_lowest_opset_that_the_pages_name_suffices(name):
     same(MODELS[name].fit(X_TRAIN, Y_TRAIN), X_TEST, target_opset=11)

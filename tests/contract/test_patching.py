@@ -162,7 +162,6 @@ def test_a_changed_or_refitted_model_answers_as_it_is(patched):
     assert np.array_equal(copied.predict(X), model.predict(X))
 
 
-@pytest.mark.filterwarnings("error")
 def test_a_fit_that_ends_while_a_loaded_model_is_prepared_is_what_answers_next(
     patched, monkeypatch
 ):
@@ -181,6 +180,7 @@ def test_a_fit_that_ends_while_a_loaded_model_is_prepared_is_what_answers_next(
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_refused_fit_leaves_the_model_as_it_was(patched):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X).rename(columns="p{}".format)
@@ -264,7 +264,7 @@ def test_a_spawned_process_may_return_an_object_of_a_class_of_the_script(tmp_pat
     assert run_python(code, cwd=tmp_path).stdout == "<class '__main__.A'>\n"
 
 
-def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):
+def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     assert main(["run", "no-such-script.py"]) == 2
@@ -275,3 +275,9 @@ def test_a_script_that_is_not_there_is_one_line(capsys, monkeypatch):
         assert main(["run", "-m", name]) == 2
         gpurbf.unpatch_sklearn()
         assert capsys.readouterr().err.startswith(f"gpurbf run: no module {name}, or a package wi")
+    (tmp_path / "no_such_more").mkdir()
+    (tmp_path / "no_such_more" / "__init__.py").write_text("import no_such")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="No module named 'no_such'"):
+        main(["run", "-m", "no_such_more"])
+    gpurbf.unpatch_sklearn()

@@ -1,6 +1,7 @@
 """FSVC chooses the centers of the sequential pass however the work is cut; its other rules hold."""
 
 import pickle
+import weakref
 from unittest.mock import Mock
 
 import joblib
@@ -198,6 +199,18 @@ def test_sums_that_float32_cannot_tell_apart_are_made_in_float64():
     np.testing.assert_array_equal(restored.decision_function(X), model.decision_function(X))
     with pytest.warns(ConvergenceWarning, match="precision='float64'"):
         clone(model).set_params(precision="float32").fit(X, y)
+    made = []
+
+    class Watched(solvers.Ridge):
+        def solve(self, normal, **options):
+            assert not any(ref() for ref in made)  # each keeps a factor (m, m)
+            solution = super().solve(normal, **options)
+            made.append(weakref.ref(solution))
+            return solution
+
+    watched = clone(model).set_params(solver=Watched(1e-6, fit_intercept=False)).fit(X, y)
+    assert len(made) == 2
+    np.testing.assert_array_equal(watched.coef_, wide.coef_)
 
 
 def test_lms_on_a_stream_takes_an_epoch_a_chunk_and_keeps_what_it_learned():

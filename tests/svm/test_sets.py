@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpurbf.svm import _working_set_kernels
+from gpurbf.svm import _working_set_kernels, kernel_matrix
 
 
 def _set(f, beta, low, high, previous, last, size, goal=-np.inf):
@@ -50,3 +50,20 @@ def test_rows_that_are_the_longest_unused_give_way():
         assert (used[slot_of[members]] == clock).all()
         filled, left = slot_of[members[absent]], np.flatnonzero(used < clock)
         assert not len(left) or not len(filled) or last[filled].max() <= last[left].min()
+
+
+@pytest.mark.parametrize("n_rows, n_parts", [(2, 1), (80, 3), (1000, 16)])
+def test_f_is_cut_for_as_many_threads_as_the_change_is_work_for(monkeypatch, n_rows, n_parts):
+    parts, K, f = [], np.random.default_rng(0).normal(size=(n_rows, 20_000)), np.zeros(20_000)
+
+    def cut(task, n, rows):
+        for start in range(0, n, rows):
+            parts.append(slice(start, min(start + rows, n)))
+            task(parts[-1])
+
+    monkeypatch.setattr(kernel_matrix, "parallel_rows", cut)
+    monkeypatch.setattr(kernel_matrix, "planned_threads", lambda: 16)
+    change = np.linspace(-1, 1, n_rows)
+    kernel_matrix.subtract_rows(K, np.arange(n_rows), change, f)
+    assert len(parts) == n_parts
+    np.testing.assert_allclose(f, -change @ K, rtol=0, atol=1e-9)

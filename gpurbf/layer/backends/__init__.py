@@ -242,6 +242,7 @@ def get_backend(
         return named, reason
     said, found = ["chosen automatically"], None
     if no_gpu() is None:
+        cpu_kernel.choose_kernel()  # its error would be kept as a verdict on the GPU
         found, why = (None, [on_host]) if on_host else _on_gpu(n_centers, metric)
         said += why
     if found is None:

@@ -7,7 +7,9 @@ from unittest.mock import Mock
 import pytest
 
 from gpurbf import BackendUnavailable
+from gpurbf.layer import backends
 from gpurbf.layer.backends import get_backend
+from gpurbf.layer.backends.cuda import check
 from gpurbf.layer.backends.numba import amx, cpu_kernel
 from gpurbf.runtime import cpu
 
@@ -48,6 +50,11 @@ def test_forcing_a_kernel_that_the_cpu_lacks_says_what_is_missing(machine, monke
     for choose in (cpu_kernel.choose_kernel, lambda: get_backend("auto")):
         with pytest.raises(BackendUnavailable, match=r"lacks avx512bw, .*avx512vnni"):
             choose()
+    # Nor is a GPU checked beside it: the verdict would be kept.
+    monkeypatch.setattr(backends, "no_gpu", lambda: None)
+    monkeypatch.setattr(check, "trusted", pytest.fail)
+    with pytest.raises(BackendUnavailable, match=r"lacks avx512bw, .*avx512vnni"):
+        get_backend("auto")
 
 
 def test_denied_permission_for_amx_is_a_reason_and_not_a_crash(machine, monkeypatch):
