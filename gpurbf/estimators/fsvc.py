@@ -582,30 +582,27 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         weights so far. Sums go on from those of the stream so far, and are kept with ``keep``.
         """
         X, y, weights, _ = rows
-        layer, T = self._layer(), one_hot(y, len(self.classes_))
+        T = one_hot(y, len(self.classes_))
         # Sums that are not added to would lack these samples.
         sums: NormalEquations | None = self.__dict__.pop("_normal", None)
-        if solver.needs == "sums" and not keep:
 
-            def solve() -> RidgeSolution:
-                normal = NormalEquations(W.shape[1], *fixed_point(self._layer(), X))
-                normal.add(self._layer(), X, T, weights)
-                return solver.solve(normal)
-
-            return solved(self, solve)
-        if solver.needs == "sums":
+        def solve() -> RidgeSolution:
             if sums is None:
-                normal = NormalEquations(W.shape[1], *fixed_point(layer, X))
+                normal = NormalEquations(W.shape[1], *fixed_point(self._layer(), X))
             else:
                 normal = sums.grown(len(W), old)
-            normal.add(layer, X, T, weights)
-            self._normal = normal
-            return solver.solve(normal, keep=True).W
+            normal.add(self._layer(), X, T, weights)
+            if keep:
+                self._normal = normal
+            return solver.solve(normal, keep=keep)
+
+        if solver.needs == "sums":  # those of a stream are not made again
+            return solve().W if keep else solved(self, solve)
         if len(old):
             W[old] = self.coef_.T
         if not len(order):  # a chunk of which no sample has a weight
             return W
-        return solver.train(layer, X, T, weights, start=W, order=order)
+        return solver.train(self._layer(), X, T, weights, start=W, order=order)
 
     @stage("back and evaluate", "fitted attributes")
     def _keep_outputs(self, W: np.ndarray, solver: Any, X: Any) -> None:
