@@ -138,15 +138,13 @@ class Distinct(NamedTuple):
         every = (None if own[0] is None else np.concatenate(own) for own in zip(self, *others))
         return Distinct._make(every)._once()
 
-    def whole(self, most: int) -> int:
-        """How many of the first rows, sorted by hash, are at most so many in all of their classes.
+    def whole(self, least: int) -> int:
+        """How many of the first rows, sorted by hash, are so many, and the last in all its classes.
 
-        They are fewer than ``most`` if that many would be a row in some of its classes only.
+        They may be more, so that those of all data are in each part: fewer would not be.
         """
-        n = min(most, len(self.hashes))
-        while 0 < n < len(self.hashes) and self.hashes[n - 1] == self.hashes[n]:
-            n -= 1
-        return n or most
+        n = min(least, len(self.hashes))
+        return int(np.searchsorted(self.hashes, self.hashes[n - 1], "right")) if n else 0
 
     def at(self, some: Any) -> Distinct:
         """Select some of the rows, by a mask, a slice or numbers."""
@@ -168,9 +166,9 @@ class Distinct(NamedTuple):
 class Race:
     """Finds the distinct rows of data, from which centers are drawn; see `over_rows`.
 
-    With ``most`` it keeps only that many rows of weight above zero, those with the smallest hashes.
-    The choice is arbitrary, but the rows and their total weights are the same however the data are
-    split into parts.
+    With ``most`` it keeps only that many rows of weight above zero, those with the smallest hashes,
+    and the last one in its other classes. The choice is arbitrary, but the rows and their total
+    weights are the same however the data are split into parts.
     """
 
     seed: int

@@ -36,9 +36,9 @@ class LeftOut(NamedTuple):
     centers: np.ndarray
     H: Any
 
-    def first(self, most: int) -> LeftOut:
-        """The first samples, at most so many."""
-        n = self.found.whole(most)
+    def first(self, least: int) -> LeftOut:
+        """The first samples, so many or, if the last is in several classes, a few more."""
+        n = self.found.whole(least)
         return LeftOut(self.found.at(slice(n)), self.centers[:n], self.H[:n])
 
     def merged(self, later: LeftOut, race: Race) -> LeftOut:

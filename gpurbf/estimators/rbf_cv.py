@@ -78,9 +78,10 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         instead, up to 131,072.) None is the negative mean squared error of the outputs.
     n_left_out : int, "auto" or None, default="auto"
         Number of distinct samples that are left out, one at a time, drawn by their content; None
-        means all. ``"auto"`` is 1,000. With one width and without `scoring` it starts with 256 and
-        doubles this number until no penalty can be better than the best by more than a hundredth of
-        the error, within two standard errors of the difference.
+        means all. A sample counts in each of its classes, of which none is missing: the last one
+        may add a few. ``"auto"`` is 1,000. With one width and without `scoring` it starts with 256
+        and doubles this number until no penalty can be better than the best by more than a
+        hundredth of the error, within two standard errors of the difference.
     centers : str or array-like of shape (m, n_features), default="stratified"
         See :class:`RBFLayer`.
     kernel : str or callable, default="gaussian"
@@ -253,9 +254,8 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     @stage("prepare", "samples to leave out")
     def _choose_left_out(self, rows: Rows) -> Chosen:
         """Choose distinct samples by their content: order and repetition do not matter."""
-        most = _MOST if self.n_left_out == "auto" else self.n_left_out
+        most = _MOST if self.n_left_out == "auto" else self.n_left_out or len(rows.y)
         found = Race(0, by_class=True, most=most).over(*rows[:3])
-        found = found.at(found.totals > 0)  # a class may have the weight 0
         return found, copies_of(found, rows)
 
     @stage("output training")
@@ -270,7 +270,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         means, mass = of_all_classes(found, T)
         parts, n = [], 0
         while n < len(T):
-            some = slice(n, min(len(T), max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
+            some = slice(n, found.whole(max(_FEWEST, 2 * n) if fewer else n + _ROWS_LEFT_OUT))
             n = some.stop
             part, own = found.at(some), copies_within(copies, some)
             left_out = leave_out(normal, layer, part, X[part.first], own)

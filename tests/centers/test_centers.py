@@ -123,8 +123,17 @@ def test_the_first_few_rows_have_all_of_their_classes():
     every, numbers = Race(7, by_class=True).over(A, b, None), A @ 2 ** np.arange(7)
     for most in range(5, 60):
         found = Race(7, by_class=True, most=most)(A, b, None, 0)
-        assert most - 4 <= len(found.first) <= most
+        assert most <= len(found.first) <= most + 4
         assert np.isin(numbers[every.first], numbers[found.first]).sum() == len(found.first)
+
+
+def test_the_first_few_rows_have_all_of_their_classes_however_they_come():
+    rng = np.random.default_rng(0)
+    A, b = rng.integers(0, 2, (60, 3)).astype(float), rng.integers(0, 4, 60)
+    for seed in range(100):  # a part may lack some of the last one's classes
+        race = Race(seed, by_class=True, most=5)
+        parts = raced(race, np.array_split(np.arange(60), 2), A, b, np.ones(60))
+        np.testing.assert_equal(race.merged(*parts)[:-1], race(A, b, None, 0)[:-1])
 
 
 def test_hashes_separate_rows_and_equate_zeros():

@@ -117,6 +117,16 @@ def test_samples_are_left_out_until_they_are_enough():
         assert RBFClassifierCV(100, **other).fit(digits, labels).n_left_out_ == 1000
 
 
+def test_all_samples_are_left_out_as_so_many_are():
+    """In whatever parts: H of a sample's copies, of other weights or classes, is their mean."""
+    A, b = RNG.integers(0, 4, (2500, 6)) * 1.0, RNG.integers(0, 2, 2500)
+    weights, found = 10 ** RNG.uniform(-2, 1, 2500), []
+    for n in (None, 2500):
+        model = RBFClassifierCV(256, alphas=[1e-4], n_left_out=n, random_state=0, gamma=0.3)
+        found.append(model.fit(A, b, weights).best_score_)
+    assert model.n_left_out_ > 2048 and found[0] == found[1]
+
+
 def test_enough_is_two_standard_errors_of_the_differences():
     T, spread = np.zeros((100, 1)), np.tile([1.0, -1.0], 50)[:, None]
     best = np.ones((100, 1))  # its error is 1
