@@ -11,6 +11,7 @@ from callers import outputs
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, make_moons
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from gpurbf import RBFClassifier, config_context
@@ -275,6 +276,14 @@ def test_probabilities_are_those_of_ridge_where_most_samples_are_centers():
         for solver in ("ridge", CG(**TIGHT))
     )
     assert by_cg.temperature_ == pytest.approx(by_ridge.temperature_, rel=1e-3)
+
+
+def test_probabilities_of_samples_with_many_copies_and_of_many_centers_are_estimated():
+    rng = np.random.default_rng(0)
+    A = rng.integers(0, 2, (1000, 8)).astype(float)
+    b = (A.sum(axis=1) + 1.5 * rng.standard_normal(1000) > 4).astype(int)
+    model = RBFClassifier(centers=rng.uniform(0, 1, (600, 8)), gamma=0.5, solver="cg").fit(A, b)
+    assert log_loss(b, model.predict_proba(A)) < 0.6  # 0.69 if they are all one half
 
 
 def test_probabilities_are_finite_where_all_samples_are_left_out_at_once():

@@ -211,6 +211,8 @@ class LeastSquares:
         map_single_threaded_blas([partial(leave_out, part) for part in parts])
         mean = mass[mass > 0].mean() if mass.any() else 1.0  # samples of weight 0 do not count
         leverage += self.solver.fit_intercept / self.w.sum()
+        if np.median(mean * leverage) > _MAX_LEVERAGE:
+            return None  # of samples with many copies it is no estimate
         leverage = np.minimum(mean * leverage, _MAX_LEVERAGE)
         far = mass / mean * leverage / (1 - leverage)
         return outputs + far[:, None] * (outputs - T)
