@@ -138,12 +138,13 @@ class Distinct(NamedTuple):
         every = (None if own[0] is None else np.concatenate(own) for own in zip(self, *others))
         return Distinct._make(every)._once()
 
-    def whole(self, least: int) -> int:
-        """How many of the first rows, sorted by hash, are so many, and the last in all its classes.
+    def whole(self, wanted: int) -> int:
+        """The number of first rows to take, sorted by hash, for no sample to lack one of its rows.
 
-        They may be more, so that those of all data are in each part: fewer would not be.
+        A sample has a row for each of its classes. The number is the one wanted, rounded up:
+        rounded down, a part of the data could drop a sample that all data together keep.
         """
-        n = min(least, len(self.hashes))
+        n = min(wanted, len(self.hashes))
         return int(np.searchsorted(self.hashes, self.hashes[n - 1], "right")) if n else 0
 
     def at(self, some: Any) -> Distinct:
@@ -166,14 +167,14 @@ class Distinct(NamedTuple):
 class Race:
     """Finds the distinct rows of data, from which centers are drawn; see `over_rows`.
 
-    With ``most`` it keeps only that many rows of weight above zero, those with the smallest hashes,
-    and the last one in its other classes. The choice is arbitrary, but the rows and their total
-    weights are the same however the data are split into parts.
+    With ``wanted`` it keeps only that many rows of weight above zero, those with the smallest
+    hashes, and all other classes of the last one. The choice is arbitrary, but the rows and their
+    total weights are the same however the data are split into parts.
     """
 
     seed: int
     by_class: bool
-    most: int | None = None
+    wanted: int | None = None
 
     @classmethod
     def drawn(cls, random_state: np.random.RandomState, by_class: bool) -> Race:
@@ -183,15 +184,15 @@ class Race:
     def __call__(self, X: Any, y: Any, weights: Any, first: int) -> Distinct:
         """The distinct rows of X (N, n), whose first one has the number ``first``."""
         places = np.arange(first, first + X.shape[0])
-        if self.most is None:
+        if self.wanted is None:
             return self._found(X, y, weights, places, None)
         # A few inputs are enough to know that a row is not among the first.
         leads = row_hashes(X[:, :: -(-X.shape[1] // _N_LEADING_INPUTS)], self.seed) >> np.uint64(48)
-        rows, n_wanted = (X, y, weights, places, leads), _LEADING_ROWS_PER_ROW * self.most
-        if len(leads) > n_wanted:
-            near = leads <= np.partition(leads, n_wanted)[n_wanted]
+        rows, n_near = (X, y, weights, places, leads), _LEADING_ROWS_PER_ROW * self.wanted
+        if len(leads) > n_near:
+            near = leads <= np.partition(leads, n_near)[n_near]
             found = self._found(*(None if own is None else own[near] for own in rows))
-            if len(found.first) >= self.most:  # else many are the same, or of no weight
+            if len(found.first) >= self.wanted:  # else many are the same, or of no weight
                 return found
         return self._found(*rows)
 
@@ -217,13 +218,13 @@ class Race:
         return self._kept(Distinct.merged(*found))
 
     def _kept(self, found: Distinct) -> Distinct:
-        if self.most is None:
+        if self.wanted is None:
             return found
         # If classes are renumbered in the same order, keys change, but this order does not.
         by_class = () if found.labels is None else (found.labels,)
         order = np.lexsort((*by_class, found.hashes))
         found = found.at(order[found.totals[order] > 0])
-        return found.at(slice(found.whole(self.most)))
+        return found.at(slice(found.whole(self.wanted)))
 
 
 def warn_if_short(n_centers: int, n_distinct: int) -> None:

@@ -36,9 +36,9 @@ class LeftOut(NamedTuple):
     centers: np.ndarray
     H: Any
 
-    def first(self, least: int) -> LeftOut:
-        """The first samples, so many or, if the last is in several classes, a few more."""
-        n = self.found.whole(least)
+    def first(self, wanted: int) -> LeftOut:
+        """As many of the first rows as wanted, and all other classes of the last sample."""
+        n = self.found.whole(wanted)
         return LeftOut(self.found.at(slice(n)), self.centers[:n], self.H[:n])
 
     def merged(self, later: LeftOut, race: Race) -> LeftOut:

@@ -203,4 +203,4 @@ def no_more_samples(X: Any, some: Any, layer: HiddenLayer) -> bool:
     hashes, m = row_hashes(some, 0), layer.centers.shape[0]
     if len(np.unique(hashes)) == len(hashes) and (center_finder(layer)(some) < 0).any():
         return False
-    return len(Race(0, by_class=False, most=m + 1).over(X, None, None).first) <= m
+    return len(Race(0, by_class=False, wanted=m + 1).over(X, None, None).first) <= m

@@ -36,7 +36,7 @@ _ROWS_A_STEP = 8192
 _ROWS_AMONG_CENTERS = 500
 _MOST_LEFT_OUT = 800
 # Chooses the samples to leave out: the same ones from all samples at once and from batches.
-CALIBRATION = Race(0, by_class=True, most=_MOST_LEFT_OUT)
+CALIBRATION = Race(0, by_class=True, wanted=_MOST_LEFT_OUT)
 # A first batch of up to this many samples, or up to as many as there are centers, is judged again
 # together with the next batch.
 _MOST_HELD = 1000

@@ -255,7 +255,7 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
     def _choose_left_out(self, rows: Rows) -> Chosen:
         """Choose distinct samples by their content: order and repetition do not matter."""
         most = _MOST if self.n_left_out == "auto" else self.n_left_out or len(rows.y)
-        found = Race(0, by_class=True, most=most).over(*rows[:3])
+        found = Race(0, by_class=True, wanted=most).over(*rows[:3])
         return found, copies_of(found, rows)
 
     @stage("output training")

@@ -107,7 +107,7 @@ def test_the_first_few_rows_are_the_same_however_all_of_them_come(sparse, repeat
     A[:, ::4] = A[0, ::4]  # the inputs that are hashed first tell nothing
     if repeated:
         A = A[rng.integers(0, 90, 3000)]
-    race, stored = Race(7, False, most=40), sp.csr_array(A) if sparse else A
+    race, stored = Race(7, False, wanted=40), sp.csr_array(A) if sparse else A
     whole = race(A, None, weights, 0)
     assert len(np.unique(A[whole.first], axis=0)) == 40 and whole.totals.all()
     for n_parts in (1, 3, 11):
@@ -122,7 +122,7 @@ def test_the_first_few_rows_have_all_of_their_classes():
     A, b = rng.integers(0, 2, (3000, 7)).astype(float), rng.integers(0, 5, 3000)
     every, numbers = Race(7, by_class=True).over(A, b, None), A @ 2 ** np.arange(7)
     for most in range(5, 60):
-        found = Race(7, by_class=True, most=most)(A, b, None, 0)
+        found = Race(7, by_class=True, wanted=most)(A, b, None, 0)
         assert most <= len(found.first) <= most + 4
         assert np.isin(numbers[every.first], numbers[found.first]).sum() == len(found.first)
 
@@ -131,7 +131,7 @@ def test_the_first_few_rows_have_all_of_their_classes_however_they_come():
     rng = np.random.default_rng(0)
     A, b = rng.integers(0, 2, (60, 3)).astype(float), rng.integers(0, 4, 60)
     for seed in range(100):  # a part may lack some of the last one's classes
-        race = Race(seed, by_class=True, most=5)
+        race = Race(seed, by_class=True, wanted=5)
         parts = raced(race, np.array_split(np.arange(60), 2), A, b, np.ones(60))
         np.testing.assert_equal(race.merged(*parts)[:-1], race(A, b, None, 0)[:-1])
 
