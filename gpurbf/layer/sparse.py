@@ -55,6 +55,24 @@ def far_from_zero(C: Any) -> bool:
     return bool(squares - np.square(mean).sum() < _LEAST_SPREAD * squares)
 
 
+def far_inputs(C: Any) -> sp.csr_array:
+    """The mean (1, n) of CSR centers C (m, n) in inputs far from 0, other inputs without entry."""
+    C, n = C.astype(np.float64, copy=False), max(1, C.shape[0])
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond float64 nothing is far
+        mean, squares = np.asarray(C.sum(axis=0)).ravel() / n, squared_norms(C).sum() / n
+        own = np.square(mean)
+        spread = max(squares - own.sum(), np.finfo(np.float64).eps * squares)  # 0 if it is rounded
+        far = _LEAST_SPREAD * own > spread
+    return sp.csr_array(np.where(far, mean, 0)[None])
+
+
+def moved_near(X: Any, shift: sp.csr_array) -> Any:
+    """CSR samples X less a shift, which takes an entry a row for each of its inputs."""
+    if not shift.nnz:
+        return X
+    return sp.csr_array(X) - sp.csr_array(np.ones((X.shape[0], 1))) @ shift
+
+
 def sparse_or_dense(X: Any) -> Any:
     """X (N, n), dense or CSR, as CSR if rows are wide and almost all entries zero, else dense.
 
@@ -144,13 +162,15 @@ class SparseLayer:
     """H[i, j] = phi(d(x_i, c_j)) in float64 for CSR centers C (m, n), without a dense copy of them.
 
     It has the methods of :class:`HiddenLayer` that SVC uses. |x - c|² comes from the norms and the
-    product, as in scikit-learn's and LIBSVM's sparse kernels.
+    product, as in scikit-learn's and LIBSVM's sparse kernels, but samples and centers are moved by
+    a ``shift`` (see `far_inputs`), if one is given.
     """
 
     dtype = np.dtype(np.float64)
 
-    def __init__(self, C: Any, activation: Activation) -> None:
-        self.centers = canonical_csr(C)
+    def __init__(self, C: Any, activation: Activation, shift: sp.csr_array | None = None) -> None:
+        self._shift = shift
+        self.centers = self._moved(C)
         self._layer = SparseProductLayer(self.centers, activation, self.dtype)
 
     def describe(self) -> str:
@@ -164,7 +184,7 @@ class SparseLayer:
             shape = X.shape[0], self.centers.shape[0]
             check_result(shape, self.dtype, "kernel values", "take fewer samples at a time")
             out = np.empty(shape)
-        self._layer.activations(canonical_csr(X), out)
+        self._layer.activations(self._moved(X), out)
         return out
 
     @stage("hidden layer", "sparse products")
@@ -172,7 +192,11 @@ class SparseLayer:
         """H @ W, shape (N, k), for `OutputWeights`."""
         shape = X.shape[0], W.shape[1]
         check_result(shape, self.dtype, "outputs", "predict fewer samples at a time", copies=2)
-        return self._layer.matvec(canonical_csr(X), W.packed(self._layer))
+        return self._layer.matvec(self._moved(X), W.packed(self._layer))
+
+    def _moved(self, X: Any) -> sp.csr_array:
+        X = canonical_csr(X)
+        return X if self._shift is None else moved_near(X, self._shift)
 
 
 def canonical_csr(X: Any) -> sp.csr_array:

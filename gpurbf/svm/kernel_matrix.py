@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gpurbf.layer.activation import FORMULAS, Activation
 from gpurbf.layer.backends import get_backend
 from gpurbf.layer.backends.numba.matvec import row_products
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
-from gpurbf.layer.sparse import SparseLayer, squared_norms
+from gpurbf.layer.sparse import SparseLayer, far_inputs, moved_near, squared_norms
 from gpurbf.runtime.arrays import library, to_host
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
@@ -121,12 +122,14 @@ class KernelRows:
     def __init__(
         self, X: Samples, activation: Activation, backend: str, precision: str, n_samples: int
     ) -> None:
+        self._sparse = sp.issparse(X.values)
+        if self._sparse and activation.metric == "euclidean":
+            X = replace(X, values=moved_near(X.values, far_inputs(X.values)))
         self.X = self._there = X
         self.activation, self.precision, self.n_samples = activation, precision, n_samples
         # A layer for each class, with its samples as centers; other columns are needed only once.
         self._layers: dict[tuple[int, int], Any] = {}
         self._own = threading.local()
-        self._sparse = sp.issparse(X.values)
         self._choose_backend(backend)
         self.packed_bytes = 0 if self._sparse else 4 * X.values.nbytes
         # With codes, evaluating each value by 8-bit products takes less time.

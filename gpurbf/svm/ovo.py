@@ -14,7 +14,7 @@ from gpurbf.data.samples import FORCED, Samples, quantize_or_keep
 from gpurbf.layer.activation import Activation
 from gpurbf.layer.backends.numba.matvec import GroupedWeights, row_products
 from gpurbf.layer.layer import HiddenLayer, OutputWeights
-from gpurbf.layer.sparse import SparseLayer
+from gpurbf.layer.sparse import SparseLayer, far_inputs
 from gpurbf.runtime.arrays import beside
 from gpurbf.runtime.stages import stage
 from gpurbf.svm.rounding import arithmetic
@@ -62,7 +62,8 @@ def support_layer(
     samples = quantize_or_keep(V, precision, quantizations)
     if sp.issparse(samples.values):
         few = W.shape[1] <= _MAX_DENSE_PAIRS
-        return SparseLayer(samples, activation), OutputWeights(W.dense() if few else W)
+        shift = far_inputs(samples.values) if activation.metric == "euclidean" else None
+        return SparseLayer(samples, activation, shift), OutputWeights(W.dense() if few else W)
     if activation.linear and samples.quantization is None and W.shape[1] < W.shape[0]:
         dtype = np.float32 if precision in ("float32", "tf32") else np.float64
         sums = row_products(samples.values.T, W.dense()).T.astype(dtype, order="C")

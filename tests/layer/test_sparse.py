@@ -186,6 +186,25 @@ def test_one_input_far_from_zero_costs_no_digits(backend, dtype):
     np.testing.assert_array_equal(*answers)
 
 
+@pytest.mark.parametrize("offset", [1e5, 1.7e9])
+@pytest.mark.parametrize("N", [150, 1200])
+def test_svc_that_keeps_samples_sparse_loses_no_digits_by_an_input_far_from_zero(N, offset):
+    own = np.random.default_rng(0)
+    thin = sp.random_array((N + 50, 200_000), density=1e-4, rng=own, format="csr")
+    near = np.round(64 * own.normal(size=(N + 50, 2))) / 64  # float64 holds it beside the offset
+    shifts = (0.0, 0.0), (offset, 0.0)
+    X, there = (sp.hstack([thin, np.add(near, by)], format="csr") for by in shifts)
+    y = near.sum(axis=1) > 0
+    expected, model = (SVC(gamma=0.05).fit(A[:N], y[:N]) for A in (X, there))
+    assert model.backend_ == "scipy"
+    np.testing.assert_array_equal(model.support_, expected.support_)
+    outputs = model.decision_function(there[N:])
+    np.testing.assert_allclose(outputs, expected.decision_function(X[N:]), rtol=0, atol=1e-5)
+    # A sample without an entry in that input is far from all others.
+    outputs = model.decision_function(sp.csr_array((1, there.shape[1])))
+    np.testing.assert_allclose(outputs, model.intercept_, rtol=0, atol=1e-12)
+
+
 def test_what_is_left_to_sparse_products():
     C, X = samples(np.float64, N=5).toarray(), samples(np.float64)
     full = samples(np.float64, 0.2)
