@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import sklearn.svm
+from sklearn.utils import check_array
 from sklearn.utils.class_weight import compute_class_weight
 
 from gpurbf.estimators import svc
@@ -135,7 +136,8 @@ def _parameters(estimator: Any, X: Any, y: Any, sample_weight: Any) -> dict[str,
     if estimator.gamma == "scale" and not given:
         parameters["gamma"] = resolve_gamma("scale", check_X(svc.SVC(), X, reset=True))
     if estimator.class_weight == "balanced":
-        classes = np.unique(y)
-        weights = compute_class_weight("balanced", classes=classes, y=np.ravel(y))
+        labels = check_array(np.ravel(y), dtype=None, ensure_2d=False, input_name="y")
+        classes = np.unique(labels)  # which cannot sort NaN
+        weights = compute_class_weight("balanced", classes=classes, y=labels)
         parameters["class_weight"] = dict(zip(classes.tolist(), weights))
     return parameters

@@ -62,6 +62,15 @@ def test_names_give_the_new_class_which_is_one_of_scikit_learns_and_checks_as_it
         patched().predict(X)
 
 
+@pytest.mark.parametrize("weights", [None, np.ones(len(Y))], ids=["", "weighted"])
+@pytest.mark.parametrize("labels", [float, object])
+def test_labels_that_are_missing_are_the_error(patched, labels, weights):
+    y = Y.astype(str).astype(labels)
+    y[3] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        patched(class_weight="balanced").fit(X, y, weights)
+
+
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "parameters",
