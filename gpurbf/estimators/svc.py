@@ -687,9 +687,7 @@ class SVC(
     @property
     def n_support_(self) -> np.ndarray:
         """Support vectors of each class."""
-        if not hasattr(self, "_n_support"):
-            raise AttributeError("n_support_ is available only after fit.")
-        return self._n_support
+        return self._after_fit("n_support_")
 
     @property
     def coef_(self) -> Any:
@@ -710,13 +708,18 @@ class SVC(
     def probA_(self) -> np.ndarray:
         """Factors of the pairs' outputs in their sigmoids; empty without ``probability=True``."""
         _warn_deprecated("Attribute `probA_`")
-        return self._probA
+        return self._after_fit("probA_")
 
     @property
     def probB_(self) -> np.ndarray:
         """Constants of the pairs' sigmoids; empty without ``probability=True``."""
         _warn_deprecated("Attribute `probB_`")
-        return self._probB
+        return self._after_fit("probB_")
+
+    def _after_fit(self, name: str) -> Any:
+        if not hasattr(self, "_n_support"):
+            raise AttributeError(f"{name} is available only after fit.")
+        return getattr(self, f"_{name[:-1]}")
 
     def _given(self) -> bool:
         """Whether the kernel of the model is a matrix, not a function of the hidden layer."""

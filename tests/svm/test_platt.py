@@ -139,6 +139,14 @@ def test_weights_class_weights_and_given_kernels_reach_the_folds():
     np.testing.assert_array_equal(again.predict_proba(A), linear.predict_proba(A))
 
 
+@pytest.mark.parametrize("name", ["probA_", "probB_", "n_support_"])
+def test_fitted_attributes_are_not_there_before_a_fit(name):
+    model = SVC()
+    with pytest.raises(AttributeError, match=f"{name} is available only after fit"):
+        getattr(model, name)
+    assert not getattr(model.fit(X[:100], Y[:100]), name).size or name == "n_support_"
+
+
 def test_a_fit_without_probabilities_forgets_them():
     model = SVC(probability=True).fit(X[:100], Y[:100])
     model.set_params(probability=False).fit(X[:100], Y[:100])
