@@ -208,13 +208,15 @@ def _spread(
     sizes = groups.starts[1:] - groups.starts[:-1]
     members, group_of = groups.members[chosen.repeat(sizes)], chosen.nonzero()[0]
     group_of = group_of.repeat(sizes[group_of])
+    # Groups are sorted by class.
+    order = np.lexsort((members, groups.class_starts.searchsorted(group_of, "right")))
+    members, group_of = members[order], group_of[order]
     own, sums = C[members], bounds[group_of]
     # Infinite bounds count as equal. If a group is at its bound, its samples are exactly at theirs.
     share = np.divide(own, sums, out=1 / sizes[group_of], where=np.isfinite(sums))
-    wide = table[:, group_of]
-    coefficients = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)
-    # Groups are sorted by class. A share may be too small for a number.
-    class_of = groups.class_starts.searchsorted(group_of, "right")
-    order = np.lexsort((members, class_of))
-    order = order[(coefficients != 0).any(axis=0)[order]]
-    return members[order], coefficients.take(order, axis=1)  # in C's order, as scikit-learn's
+    coefficients = np.empty((len(table), len(members)))  # in C's order, as scikit-learn's
+    for row, out in zip(table, coefficients):  # of all rows, parts would take as much memory
+        wide = row[group_of]
+        out[:] = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)
+    kept = (coefficients != 0).any(axis=0)  # a share may be too small for a number
+    return (members, coefficients) if kept.all() else (members[kept], coefficients[:, kept].copy())

@@ -1,8 +1,10 @@
 """Equal samples of a class are one to SVC's solver."""
 
+import tracemalloc
+
 import numpy as np
 
-from gpurbf.svm.train import group_samples
+from gpurbf.svm.train import _spread, group_samples
 
 
 def test_samples_keep_their_order_but_for_twins_in_a_class_which_are_one_group():
@@ -21,3 +23,16 @@ def test_many_classes_are_sorted():
     y = np.random.default_rng(0).permutation(np.arange(140_000) // 2)
     groups = group_samples(np.arange(140_000.0)[:, None], y, None)
     np.testing.assert_array_equal(groups.first, np.argsort(y, kind="stable"))
+
+
+def test_coefficients_of_many_classes_are_in_memory_once_beside_those_of_the_groups():
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 4, (3000, 5)), np.arange(3000) % 100
+    groups, C = group_samples(X, y, None), rng.uniform(0, 1, 3000)
+    table = rng.normal(size=(99, len(groups.first))) * (np.arange(len(groups.first)) % 3 > 0)
+    tracemalloc.start()
+    members, coefficients = _spread(table, groups, C, groups.sums(C))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert coefficients.flags.c_contiguous and (y[members[1:]] >= y[members[:-1]]).all()
+    assert peak < 1.6 * coefficients.nbytes
