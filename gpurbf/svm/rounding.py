@@ -6,8 +6,8 @@ Mary, "A new approach to probabilistic rounding error analysis", 2019). An a pri
 be pessimistic by orders of magnitude. So e is measured between some of the samples, including those
 farthest from their mean, where float32 is worst. The kernel value of a sample with itself, whose
 distance loses the most, is only one term of a sum and is measured separately. A Manhattan distance
-of a sample from itself is exact; there the value for a near sample, which may be none of those that
-are measured, takes its place.
+of a sample from itself is exact, and a Euclidean one may be by chance. There the value for a near
+sample, which may be none of those that are measured, takes its place.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     # One sample's error is a matter of luck: the largest relative one of many is taken.
     own, squares = np.abs(error[-len(far) :, -len(far) :].diagonal()), norms[far]
     itself = (own / np.maximum(squares, np.finfo(float).tiny)).max() * squares.max()
+    eps = float(np.finfo(np.float32).eps)
     if manhattan:  # 0, as its inputs err alike; those of a near one do not, if they are rounded
         size = 0.0 if X.values.dtype == np.float32 else squares.max() ** 0.5
-        itself = np.finfo(np.float32).eps * (1.0 + activation.gamma * size)
+        itself = eps * (1.0 + activation.gamma * size)
+    elif activation.metric == "euclidean":  # of few inputs it may be 0 in all of these
+        itself = max(itself, eps * activation.gamma * squares.max())
     return float(np.sqrt(np.square(between).mean(axis=1).max())), float(itself)

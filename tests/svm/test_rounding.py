@@ -142,6 +142,23 @@ def twins():
     return X, np.arange(1200) >= 600
 
 
+def twins_on_a_line():
+    """Of one input the distance of a sample to itself is exact, and that to a near one is not."""
+    rng = np.random.default_rng(0)
+    X = 40.0 * np.arange(1200) - 24_000 + rng.uniform(-3, 3, 1200)
+    near = np.flatnonzero(np.arange(600) % 4)
+    X[600 + near] = X[near] + rng.normal(0, 0.2, len(near))
+    return X[:, None], np.arange(1200) >= 600
+
+
+def places_on_a_map(seed):
+    """Two inputs: the distances to themselves of all samples that are measured may be exact."""
+    rng = np.random.default_rng(seed)
+    X = 1e3 * rng.normal(size=(2300, 2))
+    X[1150:1200] = X[:50] + rng.normal(size=(50, 2))
+    return X, np.arange(2300) >= 1150
+
+
 def signed(N):
     X, y = codes(N)
     return (X.astype(int) - 128).astype(np.int8), y
@@ -175,6 +192,9 @@ def fractions(N, n):
         (noise(), ("euclidean", "rbf", 0.01), {"C": 10.0}),
         (twins(), ("manhattan", "laplacian", 1.0), {"C": 10.0}),
         (pairs_on_a_grid(1e6), ("manhattan", "laplacian", 1.0), {"C": 10.0}),
+        (twins_on_a_line(), ("euclidean", "rbf", 1.0), {"C": 10.0}),
+        (places_on_a_map(1), ("euclidean", "rbf", 0.5), {"C": 10.0}),
+        (places_on_a_map(35), ("euclidean", "rbf", 0.5), {"C": 10.0}),
         # Inputs are not rounded, and values are.
         (pairs_on_a_grid(0, np.float32), ("manhattan", "laplacian", 1.0), {"C": 10, "tol": 1e-7}),
         (alike(1200, 1), ("dot", "poly", 0.0408, 0.5, 3), {"C": 1000.0, "max_iter": 100_000}),
