@@ -55,8 +55,20 @@ class Trial(NamedTuple):
 
 
 def best(trials: Iterable[Trial]) -> Trial:
-    """The most accurate trial; among equals, which are common with few samples, the least loss."""
-    return max(trials, key=lambda trial: (trial.score, -trial.loss))
+    """The most accurate trial; among equals, which are common with few samples, the least loss.
+
+    Of radii that are still equal, as they chose the same centers, it is the middle one: near the
+    largest, the same pass over all samples could leave a class without a center.
+    """
+
+    def merit(trial: Trial) -> tuple[float, float]:
+        return trial.score, -trial.loss
+
+    trials = list(trials)
+    most = max(map(merit, trials))
+    equal = [trial for trial in trials if merit(trial) == most]
+    radii = sorted({trial.radius for trial in equal}, reverse=True)
+    return next(trial for trial in equal if trial.radius == radii[len(radii) // 2])
 
 
 @single_threaded_blas()
