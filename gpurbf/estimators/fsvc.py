@@ -80,7 +80,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Radius r of the units, in the units of the data. ``"auto"`` searches for the radius with the
         best accuracy on a fifth of the samples (of each class), which the search does not use to
         choose centers or to train. ``"ratio"`` bisects for a radius that makes 2 to 5 % of the
-        samples centers, if there is one.
+        samples centers, and as many as there are classes, if there is one.
     overlap : float, default=1.0
         A sample is novel if its activity, the sum of its activations, is below this.
     kernel : {"gaussian", "triangular"}, default="gaussian"

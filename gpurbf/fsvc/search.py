@@ -256,10 +256,11 @@ def radius_for_ratio(
 
     # Well inside the rule's limits, so that a few more samples do not leave them.
     seen = rule._replace(n_classes=len(np.unique(y)))  # a first chunk may lack classes
-    high = max(0.05 * len(stream), _centers_of_wide_units(len(stream), seen))
+    least = _centers_of_wide_units(len(stream), seen)
+    low, high = max(0.02 * len(stream), least), max(0.05 * len(stream), least)
     if rule.max_centers is not None:
         high = min(high, rule.max_centers)
-    return find_radius(count, min(0.02 * len(stream), high), high, typical_distance(D))
+    return find_radius(count, min(low, high), high, typical_distance(D))
 
 
 _MAX_RADII, _MAX_RADII_WITHOUT_CHANGE = 60, 5
