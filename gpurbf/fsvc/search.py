@@ -22,7 +22,7 @@ from gpurbf.runtime.errors import OutOfRange, quiet
 from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers import iterates
 from gpurbf.solvers.lms import DivergenceError
-from gpurbf.solvers.one_hot import one_hot, winning_class
+from gpurbf.solvers.one_hot import mean_targets, one_hot, winning_class
 
 _N_COARSE_RADII = 9
 # Evaluation radii: the selection radius and multiples of the typical distance between samples,
@@ -104,6 +104,7 @@ def tune(
     S, n_classes = len(sample.y), rule.n_classes
     T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
     rows, valid_rows = np.arange(S), np.arange(len(sample.y_valid))
+    learned = mean_targets(T, sample.keys, sample.weights) if solver.needs == "samples" else T
     w, total = sample.weights_valid, sample.weights_valid.sum()
     size_valid = w @ np.square(T_valid).sum(axis=1)
 
@@ -123,7 +124,7 @@ def tune(
         trial = functools.partial(Trial, r, e, len(centers), m)
         try:
             with quiet():
-                found = iterates(solver, layer, rows, T, sample.weights, T[centers], rows)
+                found = iterates(solver, layer, rows, learned, sample.weights, T[centers], rows)
                 return best(trial(*judged(valid, W), epoch) for epoch, W in enumerate(found, 1))
         except DivergenceError:  # the learning rate is too high for this radius
             return trial(0.0, 1.0, 1)
