@@ -191,9 +191,11 @@ class Race:
         rows, n_near = (X, y, weights, places, leads), _LEADING_ROWS_PER_ROW * self.wanted
         if len(leads) > n_near:
             near = leads <= np.partition(leads, n_near)[n_near]
-            found = self._found(*(None if own is None else own[near] for own in rows))
-            if len(found.first) >= self.wanted:  # else many are the same, or of no weight
-                return found
+            # More are equal there, such as sparse rows that are 0 in these inputs.
+            if near.sum() <= 2 * n_near:
+                found = self._found(*(None if own is None else own[near] for own in rows))
+                if len(found.first) >= self.wanted:  # else many are the same, or of no weight
+                    return found
         return self._found(*rows)
 
     def _found(self, X: Any, y: Any, weights: Any, places: Any, leads: Any) -> Distinct:

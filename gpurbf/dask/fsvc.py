@@ -21,7 +21,7 @@ from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import Rows, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, solved
 from gpurbf.fsvc.selection import Order, Selection, order_of
-from gpurbf.solvers.one_hot import one_hot, votes
+from gpurbf.solvers.one_hot import mean_targets, one_hot, votes
 from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
@@ -206,4 +206,7 @@ def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndar
     X, y, weights, _ = rows.at(order.rows)
     if not len(X):
         return W
-    return solver.train(model._layer(), X, one_hot(y, len(model.classes_)), weights, start=W)
+    T = one_hot(y, len(model.classes_))
+    if model.shuffle:  # equal samples are in one part
+        T = mean_targets(T, order.keys[order.rows], weights)
+    return solver.train(model._layer(), X, T, weights, start=W)

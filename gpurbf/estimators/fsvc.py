@@ -53,7 +53,7 @@ from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import make_solver
-from gpurbf.solvers.one_hot import one_hot, votes, winning_class
+from gpurbf.solvers.one_hot import mean_targets, one_hot, votes, winning_class
 from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
@@ -80,7 +80,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Radius r of the units, in the units of the data. ``"auto"`` searches for the radius with the
         best accuracy on a fifth of the samples (of each class), which the search does not use to
         choose centers or to train. ``"ratio"`` bisects for a radius that makes 2 to 5 % of the
-        samples centers, if there is one.
+        samples centers, and as many as there are classes, if there is one.
     overlap : float, default=1.0
         A sample is novel if its activity, the sum of its activations, is below this.
     kernel : {"gaussian", "triangular"}, default="gaussian"
@@ -456,7 +456,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                     old = self._choose_centers(X, codes, order.stream, places)
                 elif name == "outputs":
                     W = votes(self._selection.labels, len(self.classes_), factors)
-                    W = self._trained(solver, rows, order.rows, W, old, goes_on)
+                    W = self._trained(solver, rows, order, W, old, goes_on)
                     self._keep_outputs(W, solver, X)
 
     @stage("prepare", "order of the samples")
@@ -574,7 +574,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
 
     @stage("output training")
     def _trained(
-        self, solver: Any, rows: Rows, order: np.ndarray, W: np.ndarray, old: np.ndarray, keep: bool
+        self, solver: Any, rows: Rows, order: Order, W: np.ndarray, old: np.ndarray, keep: bool
     ) -> np.ndarray:
         """Output weights, trained by the rows in that order.
 
@@ -600,9 +600,11 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             return solve().W if keep else solved(self, solve)
         if len(old):
             W[old] = self.coef_.T
-        if not len(order):  # a chunk of which no sample has a weight
+        if not len(order.rows):  # a chunk of which no sample has a weight
             return W
-        return solver.train(self._layer(), X, T, weights, start=W, order=order)
+        if self.shuffle and not keep:
+            T = mean_targets(T, order.keys, weights)
+        return solver.train(self._layer(), X, T, weights, start=W, order=order.rows)
 
     @stage("back and evaluate", "fitted attributes")
     def _keep_outputs(self, W: np.ndarray, solver: Any, X: Any) -> None:

@@ -26,7 +26,7 @@ from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import SOLVERS, automatic, make_solver
 from gpurbf.solvers.cg import CGSolution
-from gpurbf.solvers.one_hot import one_hot, votes
+from gpurbf.solvers.one_hot import mean_targets, one_hot, votes
 from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
@@ -463,8 +463,9 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
             )
         # By their values, so that the order of the file does not matter; copies come together.
         seed = check_random_state(self.random_state).randint(2**31 - 1)
-        order = np.lexsort((codes, row_hashes(X, seed)))
-        W = solver.train(layer, X, one_hot(codes, n_classes), weights, start=start, order=order)
+        keys = row_hashes(X, seed)
+        order, T = np.lexsort((codes, keys)), mean_targets(one_hot(codes, n_classes), keys, weights)
+        W = solver.train(layer, X, T, weights, start=start, order=order)
         chosen = self._judged(rows)
         judged = layer.matvec(X[chosen.first], W), chosen.labels, chosen.totals
         self._keep_outputs(W, np.zeros(W.shape[1]), X, *judged)

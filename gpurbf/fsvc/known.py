@@ -33,7 +33,10 @@ _ROWS_PER_BLOCK = 1024
 
 
 class Sample(NamedTuple):
-    """Distances from S training and V validation samples to the training ones, labels, weights."""
+    """Distances from S training and V validation samples to the training ones, labels, weights.
+
+    ``keys`` are those of the training samples, the same of equal ones.
+    """
 
     D: np.ndarray
     D_valid: np.ndarray
@@ -41,6 +44,7 @@ class Sample(NamedTuple):
     y_valid: np.ndarray
     weights: np.ndarray | None
     weights_valid: np.ndarray
+    keys: np.ndarray
 
 
 def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any) -> Sample:
@@ -70,23 +74,32 @@ def draw_sample(X: Any, y: np.ndarray, order: Order, metric: str, **options: Any
         D = distances(C, C, metric, dtype, **options)
     D_valid = distances(X[stream[validation]], C, metric, dtype, **options)
     known = None if (w == 1).all() else w[training]
-    return Sample(D, D_valid, labels[training], labels[validation], known, w[validation])
+    y_parts = labels[training], labels[validation]
+    return Sample(D, D_valid, *y_parts, known, w[validation], keys[training])
 
 
 def held_out(keys: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """A mask of about a fifth of each class's weight; equal samples stay together.
 
-    At least one distinct sample of every class is not in the mask.
+    A sample that is in several classes is held out of all, as one of its heaviest class: its copies
+    in others would be wrong answers about it. Of each such class one sample at least is not in the
+    mask.
     """
-    mask = np.zeros(len(keys), bool)
-    for c in np.unique(y):
-        members = np.flatnonzero(y == c)
-        _, group = np.unique(keys[members], return_inverse=True)
-        mass = np.bincount(group, weights[members])
-        out = np.cumsum(mass) - mass / 2 < _VALIDATION_SHARE * mass.sum()
-        out[-1] = False
-        mask[members] = out[group]
-    return mask
+    _, sample = np.unique(keys, return_inverse=True)
+    n_classes = int(y.max(initial=0)) + 1
+    pairs, pair = np.unique(sample * n_classes + y, return_inverse=True)
+    owner, label = np.divmod(pairs, n_classes)
+    mass = np.bincount(pair, weights)
+    heaviest = np.lexsort((np.float32(mass), owner))  # rounding decides nothing
+    last = np.append(np.diff(owner) != 0, True)[: len(owner)]
+    labels, totals = label[heaviest[last]], np.bincount(owner, mass)
+    mask = np.zeros(len(totals), bool)
+    for c in np.unique(labels):
+        members = np.flatnonzero(labels == c)
+        total = totals[members]
+        mask[members] = np.cumsum(total) - total / 2 < _VALIDATION_SHARE * total.sum()
+        mask[members[-1]] = False
+    return mask[sample]
 
 
 def _are_too_coarse(D: np.ndarray, power: int) -> bool:

@@ -22,7 +22,7 @@ from gpurbf.runtime.errors import OutOfRange, quiet
 from gpurbf.runtime.threads import map_single_threaded_blas, single_threaded_blas
 from gpurbf.solvers import iterates
 from gpurbf.solvers.lms import DivergenceError
-from gpurbf.solvers.one_hot import one_hot, winning_class
+from gpurbf.solvers.one_hot import mean_targets, one_hot, winning_class
 
 _N_COARSE_RADII = 9
 # Evaluation radii: the selection radius and multiples of the typical distance between samples,
@@ -55,8 +55,20 @@ class Trial(NamedTuple):
 
 
 def best(trials: Iterable[Trial]) -> Trial:
-    """The most accurate trial; among equals, which are common with few samples, the least loss."""
-    return max(trials, key=lambda trial: (trial.score, -trial.loss))
+    """The most accurate trial; among equals, which are common with few samples, the least loss.
+
+    Of radii that are still equal, as they chose the same centers, it is the middle one: near the
+    largest, the same pass over all samples could leave a class without a center.
+    """
+
+    def merit(trial: Trial) -> tuple[float, float]:
+        return trial.score, -trial.loss
+
+    trials = list(trials)
+    most = max(map(merit, trials))
+    equal = [trial for trial in trials if merit(trial) == most]
+    radii = sorted({trial.radius for trial in equal}, reverse=True)
+    return next(trial for trial in equal if trial.radius == radii[len(radii) // 2])
 
 
 @single_threaded_blas()
@@ -92,6 +104,7 @@ def tune(
     S, n_classes = len(sample.y), rule.n_classes
     T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
     rows, valid_rows = np.arange(S), np.arange(len(sample.y_valid))
+    learned = mean_targets(T, sample.keys, sample.weights) if solver.needs == "samples" else T
     w, total = sample.weights_valid, sample.weights_valid.sum()
     size_valid = w @ np.square(T_valid).sum(axis=1)
 
@@ -111,7 +124,7 @@ def tune(
         trial = functools.partial(Trial, r, e, len(centers), m)
         try:
             with quiet():
-                found = iterates(solver, layer, rows, T, sample.weights, T[centers], rows)
+                found = iterates(solver, layer, rows, learned, sample.weights, T[centers], rows)
                 return best(trial(*judged(valid, W), epoch) for epoch, W in enumerate(found, 1))
         except DivergenceError:  # the learning rate is too high for this radius
             return trial(0.0, 1.0, 1)
@@ -244,10 +257,11 @@ def radius_for_ratio(
 
     # Well inside the rule's limits, so that a few more samples do not leave them.
     seen = rule._replace(n_classes=len(np.unique(y)))  # a first chunk may lack classes
-    high = max(0.05 * len(stream), _centers_of_wide_units(len(stream), seen))
+    least = _centers_of_wide_units(len(stream), seen)
+    low, high = max(0.02 * len(stream), least), max(0.05 * len(stream), least)
     if rule.max_centers is not None:
         high = min(high, rule.max_centers)
-    return find_radius(count, min(0.02 * len(stream), high), high, typical_distance(D))
+    return find_radius(count, min(low, high), high, typical_distance(D))
 
 
 _MAX_RADII, _MAX_RADII_WITHOUT_CHANGE = 60, 5

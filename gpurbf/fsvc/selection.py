@@ -76,7 +76,8 @@ class Order(NamedTuple):
 def order_of(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray, *, drawn: bool) -> Order:
     """All samples in their own order; or, if it is ``drawn``, in that of their keys.
 
-    Then equal samples of a class (y) come once, with their total weight.
+    Then equal samples of a class (y) come once, with their total weight, the heaviest class first:
+    the class of a center is that of its first sample.
     """
     weights = np.ones(len(keys)) if weights is None else weights
     if not drawn:
@@ -85,7 +86,11 @@ def order_of(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray, *, dra
     rows = np.lexsort((y, keys))
     new = (np.diff(keys[rows]) != 0) | (np.diff(y[rows]) != 0)
     first = np.flatnonzero(np.concatenate([[True], new])[: len(rows)])
-    return Order(rows, rows[first], np.add.reduceat(weights[rows], first), keys)
+    stream, mass = rows[first], np.add.reduceat(weights[rows], first)
+    # In float32, so that rounding of sums decides nothing between equal ones.
+    share = np.float32(mass / mass.max(initial=1e-300))
+    by_weight = np.lexsort((-share, keys[stream]))
+    return Order(rows, stream[by_weight], mass[by_weight], keys)
 
 
 def pass_precision(precision: str) -> str:

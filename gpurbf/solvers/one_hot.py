@@ -60,6 +60,22 @@ def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
     return T
 
 
+def mean_targets(T: np.ndarray, keys: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """Targets (N, k) of which equal samples, by their keys (N,), have the weighted mean.
+
+    A rule that learns sample by sample would answer with the class that comes last.
+    """
+    distinct, sample = np.unique(keys, return_inverse=True)
+    if len(distinct) == len(keys):
+        return T
+    weights = np.ones(len(keys)) if weights is None else weights
+    mass = np.bincount(sample, weights)[sample]
+    share = np.divide(weights, mass, out=np.zeros(len(keys)), where=mass > 0)
+    sums = np.zeros((len(distinct), T.shape[1]))
+    np.add.at(sums, sample, share[:, None] * T)
+    return sums[sample]
+
+
 def votes(labels: np.ndarray, n_classes: int, factors: np.ndarray | None) -> np.ndarray:
     """Output weights (m, k) before training: centers vote for their classes.
 

@@ -117,6 +117,17 @@ def test_the_first_few_rows_are_the_same_however_all_of_them_come(sparse, repeat
         np.testing.assert_array_equal(merged.totals, whole.totals)
 
 
+def test_rows_that_agree_in_the_inputs_hashed_first_are_not_copied():
+    A = sp.random_array((20_000, 20_000), density=0.005, format="csr", rng=0)
+    race = Race(7, by_class=False, wanted=40)
+    race.over(A[:9], None, None)  # imports
+    tracemalloc.start()
+    race.over(A, None, None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 0.5 * (A.data.nbytes + A.indices.nbytes)
+
+
 def test_the_first_few_rows_have_all_of_their_classes():
     rng = np.random.default_rng(0)
     A, b = rng.integers(0, 2, (3000, 7)).astype(float), rng.integers(0, 5, 3000)

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, make_blobs
 from sklearn.exceptions import ConvergenceWarning
 
-from gpurbf import FSVC, RBFLayer, config_context, solvers
+from gpurbf import FSVC, RBFClassifier, RBFLayer, config_context, solvers
 from gpurbf.fsvc.known import KnownLayer, Sample, held_out, select
 from gpurbf.fsvc.selection import MARGIN, SELECTIONS, Pass, Rule
 from gpurbf.fsvc.units import KERNELS, METRICS, Unit, direct_distance
@@ -82,7 +82,10 @@ def test_where_activities_vanish_few_centers_are_looked_at(kernel, radius, backe
     looked_at = [len(call.args[1]) for call in distance.call_args_list]
     assert len(looked_at) > 100 and np.mean(looked_at) < len(expected) / 20
     D = np.array([reference.fsvc_distance(X, x, "euclidean") for x in X])
-    sample, unit = Sample(D, D, y, y, None, np.ones(len(y))), Unit(kernel, "euclidean", radius)
+    sample, unit = (
+        Sample(D, D, y, y, None, np.ones(len(y)), np.arange(len(y))),
+        Unit(kernel, "euclidean", radius),
+    )
     assert np.array_equal(
         select(sample, Rule("error", 1.0, len(np.unique(y)), None), unit), expected
     )
@@ -381,7 +384,7 @@ def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection, mo
     radius = {"euclidean": 1.0, "manhattan": 3.0, "sqeuclidean": 2.0}[metric]
     D = np.array([reference.fsvc_distance(X, x, metric) for x in X], np.float32)
     ones = np.ones(len(y))
-    sample, unit = Sample(D, D, y, y, ones, ones), Unit(kernel, metric, radius)
+    sample, unit = Sample(D, D, y, y, ones, ones, np.arange(len(y))), Unit(kernel, metric, radius)
     taken = select(sample, Rule(selection, 1.0, len(np.unique(y)), most), unit)
     model = ordered(radius=radius, kernel=kernel, metric=metric, selection=selection)
     model.set_params(max_centers=most).fit(X, y)
@@ -394,12 +397,40 @@ def test_the_pass_over_known_distances_is_the_pass(kernel, metric, selection, mo
 def test_what_is_held_out_is_a_share_of_every_class_and_splits_no_equal_samples():
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 300, 1000).astype(np.uint64)
-    y = (keys % 3).astype(int)
+    y = np.where(rng.random(1000) < 0.9, keys % 3, rng.integers(0, 3, 1000)).astype(int)
     weights = rng.integers(1, 4, 1000).astype(float)
     mask = held_out(keys, y, weights)
     for c in range(3):
         assert 0.15 < weights[mask & (y == c)].sum() / weights[y == c].sum() < 0.25
     assert not set(keys[mask]) & set(keys[~mask])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize(
+    "model",
+    [FSVC(0.1, eval_radius=None, selection="pass"), RBFClassifier(12, gamma=50, centers="random")],
+    ids=["FSVC", "RBFClassifier"],
+)
+def test_a_sample_in_several_classes_is_of_its_heaviest(model, solver, weighted):
+    """The class that came first or last decided."""
+    A, own = np.arange(12.0)[:, None], np.arange(12) % 3
+    pairs, b = np.repeat(A, 2, axis=0), (np.repeat(own, 2) + np.tile([0, 1], 12)) % 3
+    w = np.tile([3, 2], 12)
+    given = (pairs, b, w) if weighted else (np.repeat(pairs, w, axis=0), np.repeat(b, w))
+    model = clone(model).set_params(solver=solver, backend="numpy", random_state=0).fit(*given)
+    assert np.array_equal(model.predict(A), own)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_the_search_holds_samples_out_of_all_their_classes(seed):
+    """Their copies in the other classes were wrong answers about them."""
+    rng = np.random.default_rng(seed)
+    A = rng.integers(0, 2, (2000, 6)).astype(float)
+    truth = (A - 0.5) @ rng.normal(size=6) > 0
+    b = np.where(rng.random(2000) < 0.8, truth, ~truth)
+    model = FSVC(backend="numpy", random_state=0).fit(A, b)
+    assert model.score(A, truth) > 0.75
 
 
 @pytest.mark.parametrize("rule", ["fsvc", "fsvc-class"])

@@ -107,6 +107,19 @@ def test_of_radii_of_equal_loss_rounding_of_weights_takes_none():
     assert len(found) == 1
 
 
+@pytest.mark.parametrize(
+    ("radius", "seed"), [("auto", 6), ("auto", 31), ("auto", 44), ("ratio", 0), ("ratio", 1)]
+)
+def test_every_class_of_data_that_any_radius_separates_gets_a_center(radius, seed):
+    """Of equal radii the largest was taken, and 2 % of few samples are fewer than classes."""
+    rng = np.random.default_rng(seed)
+    b = np.concatenate([np.arange(7), np.arange(7), rng.choice(7, 60)])
+    A = 100 * rng.normal(size=(7, 3))[b] + rng.normal(size=(len(b), 3))
+    model = fitted(A, b, radius)
+    assert set(b[model.center_indices_]) == set(b)
+    assert model.score(A, b) == 1
+
+
 @pytest.mark.parametrize(("far", "few"), [(20.0, 3), (600.0, 3), (600.0, 1), (1e4, 3)])
 def test_a_few_samples_far_away_do_not_end_the_search(far, few):
     """They are centers with all radii below their distance; a radius beyond it is to be found."""
