@@ -17,7 +17,8 @@ from gpurbf.layer.gamma import resolve_gamma
 
 _log = logging.getLogger("gpurbf")
 _logged = False
-_ORIGINAL = sklearn.svm.SVC
+_replaced = sklearn.svm.SVC
+_ORIGINAL = sklearn.svm._classes.SVC  # the one before may be that of another accelerator
 # The layer of a fitted model is built from these attributes, and again if one of them is replaced.
 _LAYER = "support_vectors_ _dual_coef_ _intercept_ _gamma kernel degree coef0".split()
 _LAYER += "classes_ _probA _probB".split()
@@ -42,13 +43,16 @@ def patch_sklearn() -> None:
     True
     >>> gpurbf.unpatch_sklearn()
     """
+    global _replaced
+    if sklearn.svm.SVC is not SVC:
+        _replaced = sklearn.svm.SVC
     # Not in `sklearn.svm._classes`, by which pickles of scikit-learn's models name their class.
     sklearn.svm.SVC = SVC
 
 
 def unpatch_sklearn() -> None:
     """Undo `patch_sklearn`; fitted models keep working."""
-    sklearn.svm.SVC = _ORIGINAL
+    sklearn.svm.SVC = _replaced
 
 
 class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]

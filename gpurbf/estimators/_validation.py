@@ -43,8 +43,8 @@ DTYPES = (np.float64, np.float32, np.uint8)
 
 
 # Allowed weights, besides 0. Their products with each other and with activations neither overflow
-# nor underflow in float32, so only the ratios of weights matter.
-_LEAST, _MOST = 1e-15, 1e15
+# nor underflow in float32, so only the ratios of weights matter. AdaBoost's go down to 2.2e-16.
+_LEAST, _MOST = 1e-16, 1e15
 
 # Products of a larger alpha may overflow.
 _MOST_ALPHA = 1e150

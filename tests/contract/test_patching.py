@@ -71,6 +71,23 @@ def test_labels_that_are_missing_are_the_error(patched, labels, weights):
         patched(class_weight="balanced").fit(X, y, weights)
 
 
+def test_a_class_that_replaced_scikit_learns_before_is_replaced_and_comes_back():
+    """scikit-learn-intelex's became the base class, which kept support vectors in its own way."""
+    code = """
+import sklearn.svm
+class Other(sklearn.svm.SVC):
+    support_vectors_ = property(lambda self: self._kept)
+theirs, sklearn.svm.SVC = sklearn.svm.SVC, Other
+import gpurbf
+for _ in range(2):
+    gpurbf.patch_sklearn()
+model = sklearn.svm.SVC().fit([[0.0], [1.0]], [3, 4])
+gpurbf.unpatch_sklearn()
+print(type(model).__bases__ == (theirs,), model.predict([[0.1]]), sklearn.svm.SVC is Other)
+"""
+    assert run_python(code).stdout == "True [3] True\n"
+
+
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "parameters",
