@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from gpurbf.data.hashes import row_hashes
 from gpurbf.data.quantize import Quantization
+from gpurbf.data.row_blocks import read_ahead
 from gpurbf.data.samples import FORCED, quantizations_of, with_room
 from gpurbf.estimators import _choices as choices
 from gpurbf.estimators._base import (
@@ -60,6 +61,8 @@ from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # The square of a smaller radius is no normal number of float64, or 0.
 _LEAST_RADIUS = 1.5e-154
+# Rows whose targets are made at a time.
+_ROWS_A_STEP = 8192
 # What all published recipes have in common.
 _RECIPE = {"eval_radius": None, "shuffle": False, "outside": "zero"}
 
@@ -582,7 +585,6 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         weights so far. Sums go on from those of the stream so far, and are kept with ``keep``.
         """
         X, y, weights, _ = rows
-        T = one_hot(y, len(self.classes_))
         # Sums that are not added to would lack these samples.
         sums: NormalEquations | None = self.__dict__.pop("_normal", None)
 
@@ -591,7 +593,9 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 normal = NormalEquations(W.shape[1], *fixed_point(self._layer(), X))
             else:
                 normal = sums.grown(len(W), old)
-            normal.add(self._layer(), X, T, weights)
+            for batch, part in read_ahead(X, list(gen_batches(max(1, X.shape[0]), _ROWS_A_STEP))):
+                own = None if weights is None else weights[batch]
+                normal.add(self._layer(), part, one_hot(y[batch], len(self.classes_)), own)
             if keep:
                 self._normal = normal
             return solver.solve(normal, keep=keep)
@@ -602,6 +606,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             W[old] = self.coef_.T
         if not len(order.rows):  # a chunk of which no sample has a weight
             return W
+        T = one_hot(y, len(self.classes_))
         if self.shuffle and not keep:
             T = mean_targets(T, order.keys, weights)
         return solver.train(self._layer(), X, T, weights, start=W, order=order.rows)

@@ -281,14 +281,15 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
             if fewer and settled(np.concatenate(parts, axis=1), T[:n], found.mass[:n]):
                 break
         outputs, T, found = np.concatenate(parts, axis=1), T[:n], found.at(slice(n))
+        del parts
         check_finite(self, X, outputs=outputs)
         if score is None:
-            scores = -np.average(np.square(outputs - T).mean(axis=2), axis=1, weights=found.mass)
+            scores = -np.average(squared_errors(outputs, T), axis=1, weights=found.mass)
         else:
             known = LeftOutOutputs(self.classes_, found.labels, found.mass)
             scores = np.array([known.scored(score, each) for each in outputs])
         best = int(np.argmax(scores))
-        return Trial(layer, found, scores, outputs[best], *path.solution(best))
+        return Trial(layer, found, scores, outputs[best].copy(), *path.solution(best))
 
     @stage("back and evaluate")
     def _keep_best(self, trials: list[Trial], alphas: np.ndarray, X: Any) -> None:
@@ -342,6 +343,12 @@ class RBFClassifierCV(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Ba
         return ax
 
 
+def squared_errors(outputs: np.ndarray, T: np.ndarray) -> np.ndarray:
+    """The mean squared error (p, N) of each row of outputs (p, N, k)."""
+    # One penalty at a time: all squares would take as much memory as the outputs.
+    return np.stack([np.square(each - T).mean(axis=1) for each in outputs])
+
+
 def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
     """Whether more rows would hardly change which of the outputs (p, N, k) is best.
 
@@ -349,7 +356,7 @@ def settled(outputs: np.ndarray, T: np.ndarray, weights: np.ndarray) -> bool:
     counts. No other may be better by more than a hundredth of the best error, even if its
     difference is two standard errors smaller than measured.
     """
-    errors = np.square(outputs - T).mean(axis=2)
+    errors = squared_errors(outputs, T)
     found = np.average(errors, axis=1, weights=weights)
     best = int(found.argmin())
     ahead, each = found - found[best], errors - errors[best]

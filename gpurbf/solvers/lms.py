@@ -13,7 +13,7 @@ from sklearn.utils import gen_batches
 
 from gpurbf.layer import Layer
 from gpurbf.runtime.checks import check_number
-from gpurbf.runtime.config import working_bytes
+from gpurbf.runtime.config import bytes_to_keep, working_bytes
 from gpurbf.runtime.errors import OutOfRange
 from gpurbf.runtime.lazy import lazy_module
 from gpurbf.runtime.stages import count, stage
@@ -40,8 +40,9 @@ class DivergenceError(ValueError):
 class LMS(BaseEstimator):
     """W += learning_rate z (t - z W) for the activations z and target t of each sample in order.
 
-    There is no bias, as published. The activations are kept if they fit a quarter of the memory
-    budget; otherwise they are computed anew, tile by tile, in every epoch.
+    There is no bias, as published. The activations are kept if they fit half of the free memory, or
+    a quarter of the `memory` that is set (:func:`gpurbf.config_context`); otherwise they are
+    computed anew, tile by tile, in every epoch.
 
     Parameters
     ----------
@@ -145,8 +146,9 @@ class LMS(BaseEstimator):
 class _Tiles:
     """Activations of samples in the order in which they are learned, a tile of rows at a time.
 
-    They are kept if they fit a quarter of the memory budget; otherwise they are computed anew each
-    time. They are padded with zeros as `lms_rows` takes them. A GPU's activations come to the host.
+    They are kept if they fit half of the free memory, or a quarter of a limit that is set;
+    otherwise they are computed anew each time. They are padded with zeros as `lms_rows` takes them.
+    A GPU's activations come to the host.
     """
 
     def __init__(self, layer: Layer, X: Any, order: np.ndarray) -> None:
@@ -154,7 +156,7 @@ class _Tiles:
         m = layer.centers.shape[0]
         budget = working_bytes() / 4
         row_bytes = m * layer.dtype.itemsize
-        self.kept, self.filled = len(order) * row_bytes <= budget, False
+        self.kept, self.filled = len(order) * row_bytes <= bytes_to_keep(1 / 4), False
         n_rows = max(64, int(min(budget, _MAX_TILE_BYTES) / row_bytes))
         n_rows = len(order) if self.kept else min(n_rows, len(order))
         padded = microkernel_table.padded

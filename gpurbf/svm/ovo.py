@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gpurbf.data.hashes import row_hashes
 from gpurbf.data.quantize import Quantization
 from gpurbf.data.samples import FORCED, Samples, quantize_or_keep
 from gpurbf.layer.activation import Activation
@@ -18,9 +17,12 @@ from gpurbf.layer.sparse import SparseLayer, far_inputs
 from gpurbf.runtime.arrays import beside
 from gpurbf.runtime.stages import stage
 from gpurbf.svm.rounding import arithmetic
+from gpurbf.svm.train import group_samples
 
 # Up to this many pairs, those of three classes, each class is in most of them.
 _MAX_DENSE_PAIRS = 3
+# Comparing fewer support vectors takes as long as evaluating them.
+_MANY = 512
 
 
 def support_layer(
@@ -43,6 +45,9 @@ def support_layer(
     A linear kernel needs only one center per pair, the weighted sum of its support vectors. This is
     not done with 8-bit codes: their products are so fast that it would gain little.
 
+    Equal support vectors of a class are one center. Their number may be that of all samples, where
+    a few values repeat; and the errors of their kernel values would not average out.
+
     Parameters
     ----------
     V : ndarray or CSR of shape (n_SV, n)
@@ -59,6 +64,7 @@ def support_layer(
     layer : HiddenLayer or SparseLayer
     weights : OutputWeights
     """
+    V, W = _without_copies(V, W)
     samples = quantize_or_keep(V, precision, quantizations)
     if sp.issparse(samples.values):
         few = W.shape[1] <= _MAX_DENSE_PAIRS
@@ -72,7 +78,7 @@ def support_layer(
         return layer, OutputWeights(np.eye(len(sums)))
     dtype = np.float64 if precision == "float64" else np.float32
     if precision not in FORCED:
-        dtype = arithmetic(samples, activation, backend, functools.partial(_sizes, samples, W), tol)
+        dtype = arithmetic(samples, activation, backend, functools.partial(_sizes, W), tol)
     weights: np.ndarray | GroupedWeights = W
     if backend[0].xp is not np or W.shape[1] <= _MAX_DENSE_PAIRS:
         weights = W.dense()
@@ -85,24 +91,27 @@ def support_layer(
     return layer, OutputWeights(weights)
 
 
-def _sizes(V: Any, W: GroupedWeights) -> tuple[float, float]:
-    """The largest norm of an output's weights, and the largest weight.
+def _without_copies(V: Any, W: GroupedWeights) -> tuple[Any, GroupedWeights]:
+    """Keep one of equal support vectors of a class, with the sum of their weights."""
+    if V.shape[0] < _MANY:
+        return V, W
+    codes = np.repeat(np.arange(len(W.groups)), [len(own) for _, own, _ in W.groups])
+    found = group_samples(V, codes, None)
+    if len(found.first) == len(codes):
+        return V, W
+    groups = []
+    for c, (first, own, columns) in enumerate(W.groups):
+        starts = found.starts[found.class_starts[c] : found.class_starts[c + 1]]
+        members = found.members[first : first + len(own)] - first
+        sums = np.add.reduceat(own[members], starts - first)
+        groups.append((int(found.class_starts[c]), sums, columns))
+    return V[found.first], GroupedWeights(groups, W.shape[1])
 
-    Kernel values of equal support vectors have the same error: their weights are added up first.
-    """
-    hashes, places = np.unique(row_hashes(V.values, 0), return_inverse=True)
-    if len(hashes) == len(places):
-        largest = max((np.abs(own).max(initial=0.0) for _, own, _ in W.groups), default=0.0)
-        return float(W.norms().max(initial=0.0)), float(largest)
-    copies = sp.csr_array((np.ones(len(places)), places, np.arange(len(places) + 1)))
-    sums = copies.T @ sp.vstack([_sparse(own, columns, W.shape[1]) for _, own, columns in W.groups])
-    return float(np.sqrt(sums.power(2).sum(axis=0).max())), float(abs(sums).max())
 
-
-def _sparse(V: np.ndarray, columns: np.ndarray, k: int) -> Any:
-    """V (m, some of k) in these columns of CSR (m, k)."""
-    ends = len(columns) * np.arange(len(V) + 1)
-    return sp.csr_array((V.ravel(), np.tile(columns, len(V)), ends), (len(V), k))
+def _sizes(W: GroupedWeights) -> tuple[float, float]:
+    """The largest norm of an output's weights, and the largest weight."""
+    largest = max((np.abs(own).max(initial=0.0) for _, own, _ in W.groups), default=0.0)
+    return float(W.norms().max(initial=0.0)), float(largest)
 
 
 @stage("prepare", "pair weights")

@@ -1,6 +1,7 @@
 """FSVC chooses the centers of the sequential pass however the work is cut; its other rules hold."""
 
 import pickle
+import tracemalloc
 import weakref
 from unittest.mock import Mock
 
@@ -455,3 +456,13 @@ def test_the_path_can_be_drawn():
     assert model.plot_radius_path().get_ylabel() == "validation accuracy %"
     with pytest.raises(AttributeError, match="No radius was searched"):
         FSVC(1.0, eval_radius=None, backend="numpy").fit(X, y).plot_radius_path()
+
+
+def test_targets_of_all_samples_are_never_in_memory_at_once():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(100_000, 2)), np.arange(100_000) % 200
+    tracemalloc.start()
+    FSVC(0.5, eval_radius=None, max_centers=20, random_state=0).fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 100_000 * 200 / 2

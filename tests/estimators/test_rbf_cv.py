@@ -1,6 +1,7 @@
 """RBFClassifierCV: its errors are those of refits without a sample, its choice what they say."""
 
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -216,6 +217,18 @@ def test_rows_that_threads_rotate_side_by_side_do_not_depend_on_each_other(m):
     expected = np.concatenate([turn(part) for part in np.split(V, 15)])
     for _ in range(100):
         np.testing.assert_allclose(turn(V), expected, rtol=0, atol=1e-10)
+
+
+def test_no_width_keeps_the_outputs_of_all_its_penalties():
+    rng, peaks = np.random.default_rng(0), []
+    X, y = rng.normal(size=(2000, 3)), rng.integers(0, 50, 2000)
+    for gammas in (np.ones(1), np.linspace(0.5, 2, 20)):
+        model = RBFClassifierCV(10, gammas=gammas, n_left_out=1000, random_state=0)
+        tracemalloc.start()
+        model.fit(X, y)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 2 * peaks[0]
 
 
 def test_the_path_is_drawn_and_without_matplotlib_it_says_how_to_get_it(monkeypatch):

@@ -13,6 +13,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from gpurbf import SVC, config_context
 from gpurbf.svm import binary, kernel_matrix, pairs
 from gpurbf.svm.ovo import pair_weights
+from tests import reference
 
 KERNELS = ("rbf", "laplacian", "linear", "poly", "sigmoid")
 
@@ -401,3 +402,20 @@ def test_any_number_of_steps_is_reported(steps, monkeypatch):
     monkeypatch.setattr(pairs.PairsSolver, "_end", after_hours)
     model = SVC(max_iter=-1).fit(X[:60], y[:60] % 3)
     assert (model.n_iter_ == steps).all() and (model.n_iter_.dtype == np.int32) == (steps < 2**31)
+
+
+@pytest.mark.parametrize("n_classes", [2, 5])
+@pytest.mark.parametrize("storage", [np.asarray, sp.csr_matrix])
+def test_equal_support_vectors_of_a_class_are_evaluated_once(storage, n_classes):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 5, (3000, 2)) * 0.3, rng.integers(0, n_classes, 3000)
+    model = SVC(decision_function_shape="ovo").fit(storage(X), y)
+    V, n_support = X[model.support_], model.n_support_
+    layer, _ = model._prepared()
+    parts = np.split(V, np.cumsum(n_support)[:-1])
+    assert layer.centers.shape[0] == sum(len(np.unique(part, axis=0)) for part in parts) < len(V)
+    W = pair_weights(model._dual_coef_, n_support).dense()
+    K = reference.hidden(X, V, "euclidean", "gaussian", model._gamma)
+    expected = (-1 if n_classes == 2 else 1) * (K @ W + model._intercept_)
+    found = model.decision_function(storage(X)).reshape(len(X), -1)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=model.tol / 4)

@@ -6,6 +6,7 @@ from callers import layer_of
 
 from gpurbf import RBFClassifier, config_context
 from gpurbf.layer.backends.numba.packing import aligned
+from gpurbf.runtime import config
 from gpurbf.solvers.lms import LMS, lms_rows
 from tests import reference
 
@@ -78,6 +79,18 @@ def test_epochs_are_those_of_the_plain_loop_whether_activations_fit_in_memory(ra
             found.append(LMS(rate, n_epochs=4).train(LAYER, X, T, None, start=start, order=order))
     np.testing.assert_allclose(found[0], expected, rtol=1e-10)
     np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("memory", "passes"), [("auto", 1), (0.1, 3)])
+def test_activations_are_kept_if_free_memory_or_a_limit_allows(monkeypatch, memory, passes):
+    monkeypatch.setattr(config, "_WORKING_MEGABYTES", 0.1)
+    layer, computed = layer_of(X[:39], 0.3, backend="numba"), []
+    monkeypatch.setattr(
+        layer, "activations", lambda X, out: computed.append(len(X)) or LAYER.activations(X, out)
+    )
+    with config_context(memory=memory):
+        LMS(0.1, n_epochs=3).train(layer, X, T, None)
+    assert sum(computed) == passes * len(X)
 
 
 def test_the_weights_after_each_epoch_are_those_of_so_many_epochs():
