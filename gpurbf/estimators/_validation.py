@@ -136,6 +136,8 @@ def check_samples(estimator: Any, X: Any) -> Any:
             f"X has shape {X.shape}, but {type(estimator).__name__} is expecting "
             f"{estimator.n_features_in_} features as input."
         )
+    if not X.shape[0]:  # scikit-learn's words
+        raise ValueError(f"Found array with 0 sample(s) (shape={X.shape}) on a GPU.")
     if X.dtype not in DTYPES:
         raise ValueError(f"X on a GPU must be float64, float32 or uint8, got {X.dtype}.")
     return X
@@ -411,8 +413,11 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     gamma = getattr(estimator, "gamma", "scale")
     times = "" if isinstance(gamma, str) else f", times gamma={gamma:g},"
     kernel = getattr(estimator, "kernel", None)
-    if callable(kernel) and not np.isfinite(largest[column]):  # samples are finite
-        return ValueError(f"{name} cannot be computed: kernel={kernel!r} gives NaN or infinity.")
+    if not np.isfinite(largest[column]):  # samples on a GPU, or whose check is turned off
+        found = f"column {column}{called} of X has NaN or infinity: drop such samples or fill them"
+        if callable(kernel):  # SVC's: these are its values
+            found = f"kernel={kernel!r} gives NaN or infinity"
+        return ValueError(f"{name} cannot be computed: {found}.")
     own = f" Or kernel={kernel!r} gives NaN or such numbers." if callable(kernel) else ""
     alphas = getattr(estimator, "alphas", getattr(estimator, "alpha", None))
     if alphas is not None and (alpha := np.max(alphas)) > _MOST_ALPHA:

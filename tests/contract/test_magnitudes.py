@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from callers import outputs
 from reference import PROFILES
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 
@@ -58,6 +59,18 @@ def test_so_is_a_precision_that_is_set_after_the_fit(model):
     fitted = clone(model).fit(1e-24 * NORMAL, CLASSES).set_params(precision="float32")
     with pytest.raises(ValueError, match=r"float32 cannot be computed: column . of X reaches"):
         getattr(fitted, "transform", getattr(fitted, "predict", None))(1e-24 * NORMAL)
+
+
+@pytest.mark.parametrize("model", CLASSIFIERS, ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_where_nobody_checks_for_nan_its_column_is_named_all_the_same(model, value):
+    data = NORMAL.copy()
+    data[7, 4] = value
+    with config_context(assume_finite=True), np.errstate(invalid="ignore"):
+        with pytest.raises(ValueError, match="column 4 of X has NaN or infinity"):
+            clone(model).fit(data, CLASSES)
+        with pytest.raises(ValueError, match="column 4 of X has NaN or infinity"):
+            clone(model).fit(NORMAL, CLASSES).predict(data)
 
 
 def test_a_gamma_that_vanishes_is_an_error_too():

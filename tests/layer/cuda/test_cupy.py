@@ -225,6 +225,12 @@ def test_samples_on_the_device_are_checked(cupy):
             call(cupy.asarray(X[:, :3]))
         with pytest.raises(ValueError, match="float64, float32 or uint8, got int32"):
             call(cupy.asarray(X.astype(np.int32)))
+        with pytest.raises(ValueError, match=r"0 sample\(s\) \(shape=\(0, 64\)\)"):
+            call(cupy.asarray(X[:0]))
+        broken = X.astype(float)
+        broken[3, 5] = np.nan
+        with pytest.raises(ValueError, match="column 5 of X has NaN or infinity"):
+            call(cupy.asarray(broken))
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
