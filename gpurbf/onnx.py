@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.utils.validation import check_is_fitted
 
 from gpurbf.estimators._rbf_outputs import RBFOutputsMixin
 from gpurbf.estimators.fsvc import FSVC
@@ -233,6 +234,7 @@ def _classes(model: Any) -> np.ndarray:
 def _shapes(operator: Any) -> None:
     """Types of the outputs: scores are double if an input is, else float."""
     model, given = operator.raw_operator, operator.inputs
+    check_is_fitted(model)
     double = any(isinstance(each.type, DoubleTensorType) for each in given)
     real, N = DoubleTensorType if double else FloatTensorType, given[0].get_first_dimension()
     if isinstance(model, RBFLayer):

@@ -8,6 +8,7 @@ from reference import PROFILES
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.ensemble import BaggingClassifier, StackingClassifier, VotingClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics.pairwise import laplacian_kernel
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
@@ -234,6 +235,12 @@ def test_models_that_onnx_cannot_express_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             run(model.fit(X_TRAIN, y), X_TEST)
+
+
+@pytest.mark.parametrize("kind", [SVC, RBFClassifier, FSVC, RBFLayer])
+def test_a_model_without_a_fit_is_refused_as_by_its_own_methods(kind):
+    with pytest.raises(NotFittedError, match=f"This {kind.__name__} instance is not fitted yet"):
+        to_onnx(kind(), X_TEST[:1])
 
 
 def test_without_skl2onnx_the_error_says_what_to_install():
