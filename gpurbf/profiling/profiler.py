@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 from sklearn.metrics import accuracy_score
-from sklearn.utils import _safe_indexing, check_consistent_length, get_tags, indexable
+from sklearn.utils import _safe_indexing, check_consistent_length, column_or_1d, get_tags, indexable
 from sklearn.utils.multiclass import unique_labels
 
 from gpurbf.estimators._validation import on_host
@@ -431,6 +431,7 @@ def profile_data(
     """
     X, y, X_test, y_test = data
     X, y = indexable(X, y)
+    labels = column_or_1d(on_host(y))  # refuses several outputs
     if X_test is None:
         if y_test is not None:
             raise ValueError("y_test are labels of X_test: give both, or neither.")
@@ -441,7 +442,7 @@ def profile_data(
         raise ValueError(f"{estimator!r} predicts nothing: profile a pipeline with a classifier.")
     if warm_up and not get_tags(estimator).input_tags.pairwise:
         say("warming up")
-        first = np.unique(on_host(y), return_index=True)[1]
+        first = np.unique(labels, return_index=True)[1]
         rows = np.union1d(np.arange(min(_WARM_UP, len(y))), first)
         few = _safe_indexing(X, beside(X, rows))
         with warnings.catch_warnings(action="ignore"):

@@ -17,6 +17,7 @@ from callers import run_threads, sums_of
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import DataConversionWarning
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -452,5 +453,9 @@ def test_numbers_and_labels_that_mean_nothing_are_refused(found, digits):
         gpurbf.profile(ESTIMATORS["rbf"](), *digits[:2], X_test=digits[0][:9], y_test=digits[1])
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         gpurbf.profile(ESTIMATORS["rbf"](), digits[0], digits[1][:1])
+    with pytest.raises(ValueError, match="should be a 1d array"):
+        gpurbf.profile(
+            MultiOutputClassifier(ESTIMATORS["rbf"]()), digits[0], np.stack([digits[1]] * 2, 1)
+        )
     with pytest.raises(ValueError, match=r"RBFLayer\(\) predicts nothing"):
         gpurbf.profile(gpurbf.RBFLayer(), *digits[:2])
