@@ -186,8 +186,10 @@ def load_folder(folder: str | os.PathLike[str]) -> Images:
 
 def _load(title: str, openml_name: str, data_home: str | os.PathLike[str] | None) -> Images:
     """The data from the first place that has them."""
-    folder = title.lower()
-    places = [Path(data_home) / folder, Path(data_home)] if data_home is not None else []
+    folder, places = title.lower(), []
+    if data_home is not None:
+        data_home = Path(data_home).expanduser()  # as scikit-learn does
+        places = [data_home / folder, data_home]
     tried = []
     for place in (*places, _SYSTEM / folder):
         try:

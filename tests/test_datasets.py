@@ -1,6 +1,7 @@
 """IDX files are read exactly or refused with a reason; data are looked for in stated places."""
 
 import gzip
+import os
 import struct
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -106,6 +107,12 @@ def test_data_are_found_at_home_or_where_debian_puts_them(nowhere, load, folder,
         np.testing.assert_array_equal(found, array.reshape(found.shape))
         assert found.shape in [(len(array), 16), (len(array),)]
         assert found.dtype == np.uint8
+
+
+def test_a_tilde_is_the_folder_of_the_user_as_in_scikit_learn(nowhere, monkeypatch):
+    _, y, *_ = write_folder(nowhere / "images")
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(nowhere))
+    np.testing.assert_array_equal(datasets.load_mnist("~/images").y_train, y)
 
 
 def test_a_folder_of_the_name_comes_first(nowhere):
