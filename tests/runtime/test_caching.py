@@ -4,6 +4,7 @@ import errno
 import gc
 import importlib
 import inspect
+import re
 import sys
 import weakref
 from pathlib import Path
@@ -158,6 +159,14 @@ def test_a_full_disk_is_said_once_and_ends_nothing(folder, monkeypatch, capfd, m
     assert "No space left" in line and str(folder) in line
 
 
+def test_where_compiling_is_turned_off_an_error_names_the_variable(folder, monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert kernel()(21) == 42  # it is kept
+    with pytest.raises(RuntimeError, match="NUMBA_DISABLE_JIT is set"):
+        kernel()(21.5)
+    run_python("from gpurbf.runtime import jit; jit.cache_folder()", NUMBA_DISABLE_JIT="1")
+
+
 def test_a_damaged_file_of_somebody_else_ends_nothing(folder, monkeypatch, capfd):
     """In a folder that many may write to, as /tmp, only its owner may remove it."""
     (path,) = folder.rglob("*.nbi")
@@ -191,5 +200,6 @@ def test_c_functions_are_kept_by_the_same_rules(folder):
 def test_all_kernels_are_kept_by_these_rules():
     """But for the one that is never called, jit/__init__.py's."""
     files = Path(gpurbf.__file__).parent.rglob("*.py")
-    own = [path for path in files if "cache=True" in path.read_text("utf-8")]
+    kept = re.compile("cache=True|enable_caching")
+    own = [path for path in files if kept.search(path.read_text("utf-8"))]
     assert [path.parent.name for path in own] == ["jit"]

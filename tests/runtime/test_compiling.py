@@ -95,9 +95,9 @@ def test_read_only_data_compile_nothing_again():
 
 def test_without_a_folder_the_error_says_what_to_set():
     code = (
-        "import numba\n"
-        "def refuse(**options): raise RuntimeError('cannot cache function')\n"
-        "numba.njit = lambda *a, **k: refuse() if k.get('cache') else None\n"
+        "from numba.core.registry import CPUDispatcher\n"
+        "def refuse(self): raise RuntimeError('cannot cache function')\n"
+        "CPUDispatcher.enable_caching = refuse\n"
         "import gpurbf.runtime.jit\n"
     )
     done = run_python(code, check=False)

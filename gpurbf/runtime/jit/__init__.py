@@ -19,15 +19,16 @@ SECONDS = 1.0
 with without_collecting():
     import numba
     from numba.core import event
-    from numba.core.registry import cpu_target
+    from numba.core.registry import CPUDispatcher, cpu_target
 
 
-def _cached():
+def _nothing():
     """Never called: it shows where Numba keeps compiled functions of this folder."""
 
 
 try:
-    _cached = numba.njit(cache=True)(_cached)
+    _cached = CPUDispatcher(_nothing)
+    _cached.enable_caching()
 except RuntimeError as error:
     raise NoCacheFolder(
         "Numba found no folder to keep compiled kernels in: set NUMBA_CACHE_DIR to one that this "

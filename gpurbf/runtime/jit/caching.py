@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from numba import from_dtype, njit, types
+from numba import config, from_dtype, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.ccallback import CFunc
 from numba.core.registry import CPUDispatcher
@@ -48,12 +48,18 @@ class Cache(FunctionCache):
         # Numba would prepare for compiling here, which takes longer than everything else in a
         # process that finds its kernels. Loaded code needs only the runtime for arrays' memory.
         rtsys.initialize(target_context)
+        found = None
         try:
-            return self._load_overload(sig, target_context)
+            found = self._load_overload(sig, target_context)
         except Exception:  # a damaged pickle may raise any error
             with suppress(OSError):
                 Path(self._cache_file._index_path).unlink()  # `save_overload` would read it
-            return None
+        if found is None and config.DISABLE_JIT:
+            raise RuntimeError(
+                "NUMBA_DISABLE_JIT is set, and kernels of gpurbf must be compiled: start Python "
+                "without it."
+            )
+        return found
 
     def save_overload(self, sig, data):
         try:
