@@ -16,7 +16,6 @@ from gpurbf.layer.activation import OF_DISTANCE, Activation
 from gpurbf.layer.sparse import far_from_zero, sparse_or_dense
 from gpurbf.runtime.errors import warn
 from gpurbf.runtime.lazy import lazy_module
-from gpurbf.runtime.memory import scratch
 from gpurbf.runtime.threads import parallel_rows
 
 kernels = lazy_module("gpurbf.data._kernels")
@@ -133,6 +132,7 @@ def _sums_of_rows(
     row = -(-X.size // max(1, X.shape[0]))  # the size of CSR is its entries
     n_rows = max(1, (_BYTES_OF_A_TASK if of_bytes else _TILE) // max(1, row))
     ones = np.ones(X.shape[1]) if sp.issparse(X) else None
+    spare: list[np.ndarray] = []  # memory that no thread uses just now
 
     def tile(rows: slice) -> None:
         own = sums[:, rows]
@@ -152,15 +152,19 @@ def _sums_of_rows(
                 part.data *= part.data
                 own[1] = part @ ones + zeros * about * about
                 return
-            # Touching memory for the first time takes longer than the computation in it.
-            shape = own.shape[1], X.shape[1]
-            n_bytes = 8 * shape[0] * shape[1]
-            values = scratch(n_bytes)[0][:n_bytes].view(np.float64).reshape(shape)
+            # Touching memory for the first time takes longer than the computation in it. `scratch`
+            # will not do: a signal's handler that comes between these lines may use it, too.
+            try:
+                memory = spare.pop()
+            except IndexError:
+                memory = np.empty((min(n_rows, X.shape[0]), X.shape[1]))
+            values = memory[: own.shape[1]]
             values[:] = X[rows]  # twice as fast as to subtract from integers
             if about:
                 values -= about
             values.sum(axis=1, out=own[0])
             np.square(values, out=values).sum(axis=1, out=own[1])
+            spare.append(memory)
 
     parallel_rows(tile, X.shape[0], n_rows)
     mass = X.shape[0] if weights is None else exact_sum(weights)
