@@ -64,8 +64,7 @@ def support_layer(
     layer : HiddenLayer or SparseLayer
     weights : OutputWeights
     """
-    V, W = _without_copies(V, W)
-    samples = quantize_or_keep(V, precision, quantizations)
+    samples, W = _without_copies(quantize_or_keep(V, precision, quantizations), W)
     if sp.issparse(samples.values):
         few = W.shape[1] <= _MAX_DENSE_PAIRS
         shift = far_inputs(samples.values) if activation.metric == "euclidean" else None
@@ -91,13 +90,13 @@ def support_layer(
     return layer, OutputWeights(weights)
 
 
-def _without_copies(V: Any, W: GroupedWeights) -> tuple[Any, GroupedWeights]:
+def _without_copies(V: Samples, W: GroupedWeights) -> tuple[Samples, GroupedWeights]:
     """Keep one of equal support vectors of a class, with the sum of their weights."""
-    if V.shape[0] < _MANY:
+    if len(V) < _MANY:
         return V, W
-    codes = np.repeat(np.arange(len(W.groups)), [len(own) for _, own, _ in W.groups])
-    found = group_samples(V, codes, None)
-    if len(found.first) == len(codes):
+    labels = np.repeat(np.arange(len(W.groups)), [len(own) for _, own, _ in W.groups])
+    found = group_samples(V.values, labels, None)
+    if len(found.first) == len(labels):
         return V, W
     groups = []
     for c, (first, own, columns) in enumerate(W.groups):
