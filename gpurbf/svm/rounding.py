@@ -113,11 +113,12 @@ def float32_error(X: Samples, activation: Activation, backend: Any) -> tuple[flo
     between = np.where(rows[:, None] == columns, 0.0, error)[:, : len(spread)]
     # One sample's error is a matter of luck: the largest relative one of many is taken.
     own, squares = np.abs(error[-len(far) :, -len(far) :].diagonal()), norms[far]
-    itself = (own / np.maximum(squares, np.finfo(float).tiny)).max() * squares.max()
-    eps = float(np.finfo(np.float32).eps)
+    # Numbers of Python overflow in silence.
+    largest, eps = float(squares.max()), float(np.finfo(np.float32).eps)
+    itself = float((own / np.maximum(squares, np.finfo(float).tiny)).max()) * largest
     if manhattan:  # 0, as its inputs err alike; those of a near one do not, if they are rounded
-        size = 0.0 if X.values.dtype == np.float32 else squares.max() ** 0.5
+        size = 0.0 if X.values.dtype == np.float32 else largest**0.5
         itself = eps * (1.0 + activation.gamma * size)
     elif activation.metric == "euclidean":  # of few inputs it may be 0 in all of these
-        itself = max(itself, eps * activation.gamma * squares.max())
-    return float(np.sqrt(np.square(between).mean(axis=1).max())), float(itself)
+        itself = max(itself, eps * activation.gamma * largest)
+    return float(np.sqrt(np.square(between).mean(axis=1).max())), itself

@@ -50,6 +50,12 @@ def test_sums_err_by_no_more_than_is_said(backend, spread, offset, kernel):
     assert error.std() < 3 * between * np.sqrt(800) + itself
 
 
+def test_an_error_beyond_all_numbers_is_no_warning_of_numpy():
+    X, y = table()
+    with np.errstate(over="raise"), pytest.warns(UserWarning, match="is so large"):
+        SVC(gamma=1e300).fit(1e8 * X, y)
+
+
 @pytest.mark.parametrize("n_pairs", [2, 20])
 def test_predictions_err_by_no_more_than_their_values_do(backend, n_pairs):
     # Support vectors come class by class: summed in that order these err up to five times as much.
