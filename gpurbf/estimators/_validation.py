@@ -415,7 +415,7 @@ def overflow(estimator: Any, X: Any, name: str) -> ValueError:
     kernel = getattr(estimator, "kernel", None)
     if not np.isfinite(largest[column]):  # samples on a GPU, or whose check is turned off
         found = f"column {column}{called} of X has NaN or infinity: drop such samples or fill them"
-        if callable(kernel):  # SVC's: these are its values
+        if callable(kernel) and not hasattr(estimator, "metric"):  # SVC's: these are its values
             found = f"kernel={kernel!r} gives NaN or infinity"
         return ValueError(f"{name} cannot be computed: {found}.")
     own = f" Or kernel={kernel!r} gives NaN or such numbers." if callable(kernel) else ""
