@@ -52,7 +52,8 @@ def patch_sklearn() -> None:
 
 def unpatch_sklearn() -> None:
     """Undo `patch_sklearn`; fitted models keep working."""
-    sklearn.svm.SVC = _replaced
+    if sklearn.svm.SVC is SVC:  # and not a class that another accelerator has put there since
+        sklearn.svm.SVC = _replaced
 
 
 class SVC(_ORIGINAL):  # type: ignore[misc, valid-type]

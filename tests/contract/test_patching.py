@@ -88,6 +88,14 @@ print(type(model).__bases__ == (theirs,), model.predict([[0.1]]), sklearn.svm.SV
     assert run_python(code).stdout == "True [3] True\n"
 
 
+def test_a_class_that_replaced_ours_since_stays(patched, monkeypatch):
+    other = type("Other", (ORIGINAL,), {})
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(sklearn.svm, "SVC", other)
+        gpurbf.unpatch_sklearn()
+        assert sklearn.svm.SVC is other
+
+
 @pytest.mark.parametrize("make", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "parameters",
