@@ -219,4 +219,6 @@ def _spread(
         wide = row[group_of]
         out[:] = np.where(np.abs(wide) >= sums, np.copysign(own, wide), share * wide)
     kept = (coefficients != 0).any(axis=0)  # a share may be too small for a number
-    return (members, coefficients) if kept.all() else (members[kept], coefficients[:, kept].copy())
+    if kept.all():
+        return members, coefficients
+    return members[kept], coefficients.compress(kept, axis=1)
