@@ -45,8 +45,8 @@ def support_layer(
     A linear kernel needs only one center per pair, the weighted sum of its support vectors. This is
     not done with 8-bit codes: their products are so fast that it would gain little.
 
-    Equal support vectors of a class are one center. Their number may be that of all samples, where
-    a few values repeat; and the errors of their kernel values would not average out.
+    Equal support vectors of a class are one center. Where features have few values, most may be
+    copies; and copies' kernel values have the same error, which would not average out.
 
     Parameters
     ----------
