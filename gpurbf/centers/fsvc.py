@@ -29,7 +29,8 @@ def fsvc(X: Any, y: Any, n_centers: int, **context: Any) -> np.ndarray:
         Not used.
     n_centers : int
     **context
-        ``random_state``, and the ``activation``, ``backend`` and ``precision`` of the layer.
+        ``weights``, ``random_state``, and the ``activation``, ``backend`` and ``precision`` of the
+        layer.
 
     Returns
     -------
@@ -78,6 +79,7 @@ def _by_count(
     n_centers: int,
     groups: np.ndarray,
     *,
+    weights: np.ndarray | None,
     random_state: Any,
     activation: Activation,
     backend: str,
@@ -86,7 +88,7 @@ def _by_count(
 ) -> np.ndarray:
     """Make passes over groups of samples; returns n_centers row numbers, first those taken."""
     keys = row_hashes(X, random_state.randint(np.iinfo(np.int32).max))
-    stream = order_of(keys, None, groups, drawn=True).stream
+    stream = order_of(keys, weights, groups, drawn=True).stream
     warn_if_short(n_centers, len(stream))
     if n_centers >= len(stream):
         return np.sort(stream)

@@ -191,7 +191,8 @@ class Race:
         rows, n_near = (X, y, weights, places, leads), _LEADING_ROWS_PER_ROW * self.wanted
         if len(leads) > n_near:
             near = leads <= np.partition(leads, n_near)[n_near]
-            # More are equal there, such as sparse rows that are 0 in these inputs.
+            # More have the same hash, such as sparse rows that are 0 in these inputs: to copy them
+            # would take memory.
             if near.sum() <= 2 * n_near:
                 found = self._found(*(None if own is None else own[near] for own in rows))
                 if len(found.first) >= self.wanted:  # else many are the same, or of no weight

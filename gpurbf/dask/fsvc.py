@@ -206,7 +206,9 @@ def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndar
     X, y, weights, _ = rows.at(order.rows)
     if not len(X):
         return W
-    T = one_hot(y, len(model.classes_))
+    n_classes = len(model.classes_)
     if model.shuffle:  # equal samples are in one part
-        T = mean_targets(T, order.keys[order.rows], weights)
+        T = mean_targets(y, n_classes, order.keys[order.rows], weights)
+    else:
+        T = one_hot(y, n_classes)
     return solver.train(model._layer(), X, T, weights, start=W)

@@ -83,7 +83,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
         Radius r of the units, in the units of the data. ``"auto"`` searches for the radius with the
         best accuracy on a fifth of the samples (of each class), which the search does not use to
         choose centers or to train. ``"ratio"`` bisects for a radius that makes 2 to 5 % of the
-        samples centers, and as many as there are classes, if there is one.
+        samples centers, but no fewer than there are classes, if there is one.
     overlap : float, default=1.0
         A sample is novel if its activity, the sum of its activations, is below this.
     kernel : {"gaussian", "triangular"}, default="gaussian"
@@ -606,9 +606,10 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             W[old] = self.coef_.T
         if not len(order.rows):  # a chunk of which no sample has a weight
             return W
-        T = one_hot(y, len(self.classes_))
         if self.shuffle and not keep:
-            T = mean_targets(T, order.keys, weights)
+            T = mean_targets(y, len(self.classes_), order.keys, weights)
+        else:
+            T = one_hot(y, len(self.classes_))
         return solver.train(self._layer(), X, T, weights, start=W, order=order.rows)
 
     @stage("back and evaluate", "fitted attributes")

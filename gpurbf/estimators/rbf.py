@@ -464,7 +464,7 @@ class RBFClassifier(RBFOutputsMixin, CallbackSupportMixin, ClassifierMixin, Base
         # By their values, so that the order of the file does not matter; copies come together.
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         keys = row_hashes(X, seed)
-        order, T = np.lexsort((codes, keys)), mean_targets(one_hot(codes, n_classes), keys, weights)
+        order, T = np.lexsort((codes, keys)), mean_targets(codes, n_classes, keys, weights)
         W = solver.train(layer, X, T, weights, start=start, order=order)
         chosen = self._judged(rows)
         judged = layer.matvec(X[chosen.first], W), chosen.labels, chosen.totals

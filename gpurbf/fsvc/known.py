@@ -90,7 +90,7 @@ def held_out(keys: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray
     pairs, pair = np.unique(sample * n_classes + y, return_inverse=True)
     owner, label = np.divmod(pairs, n_classes)
     mass = np.bincount(pair, weights)
-    heaviest = np.lexsort((np.float32(mass), owner))  # rounding decides nothing
+    heaviest = np.lexsort((np.float32(mass), owner))  # as `order_of` compares
     last = np.append(np.diff(owner) != 0, True)[: len(owner)]
     labels, totals = label[heaviest[last]], np.bincount(owner, mass)
     mask = np.zeros(len(totals), bool)

@@ -104,7 +104,9 @@ def tune(
     S, n_classes = len(sample.y), rule.n_classes
     T, T_valid = one_hot(sample.y, n_classes), one_hot(sample.y_valid, n_classes)
     rows, valid_rows = np.arange(S), np.arange(len(sample.y_valid))
-    learned = mean_targets(T, sample.keys, sample.weights) if solver.needs == "samples" else T
+    learned = T
+    if solver.needs == "samples":
+        learned = mean_targets(sample.y, n_classes, sample.keys, sample.weights)
     w, total = sample.weights_valid, sample.weights_valid.sum()
     size_valid = w @ np.square(T_valid).sum(axis=1)
 

@@ -87,9 +87,8 @@ def order_of(keys: np.ndarray, weights: np.ndarray | None, y: np.ndarray, *, dra
     new = (np.diff(keys[rows]) != 0) | (np.diff(y[rows]) != 0)
     first = np.flatnonzero(np.concatenate([[True], new])[: len(rows)])
     stream, mass = rows[first], np.add.reduceat(weights[rows], first)
-    # In float32, so that rounding of sums decides nothing between equal ones.
-    share = np.float32(mass / mass.max(initial=1e-300))
-    by_weight = np.lexsort((-share, keys[stream]))
+    # In float32, so that the rounding of sums does not decide between equal ones.
+    by_weight = np.lexsort((-np.float32(mass), keys[stream]))
     return Order(rows, stream[by_weight], mass[by_weight], keys)
 
 

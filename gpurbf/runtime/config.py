@@ -28,10 +28,10 @@ def get_config() -> dict[str, Any]:
         ``backend``: what ``backend="auto"`` means. ``memory``: megabytes for tiles of the hidden
         layer and for arrays that are kept for reuse, in addition to the input, the model and the
         result; "auto" is 256 for tiles and half of the free memory for kept arrays (H of
-        :class:`gpurbf.solvers.CG`, and of the radii that FSVC tries at a time). Keeping arrays does
-        not change results. ``gpu_memory``: megabytes of a GPU that the package may take; None is
-        the environment variable ``GPURBF_GPU_MEMORY`` or, if that is not set, 80 % of the free
-        memory.
+        :class:`gpurbf.solvers.CG`, of :class:`gpurbf.solvers.LMS`, and of the radii that FSVC tries
+        at a time). Keeping arrays does not change results. ``gpu_memory``: megabytes of a GPU that
+        the package may take; None is the environment variable ``GPURBF_GPU_MEMORY`` or, if that is
+        not set, 80 % of the free memory.
     """
     return _settings.get().copy()
 

@@ -18,9 +18,10 @@ the weights from, and so which methods it has:
 ``"samples"``
     ``train(layer, X, T, weights, *, start, order)`` gives W (m, k). ``layer`` is a
     :class:`gpurbf.layer.Layer`, T (N, k) are the targets of samples X, weights (N,) their weights
-    or None. ``start`` (m, k) are the targets of centers that are samples, or weights learned
-    before; None if there are neither. ``order`` (N',) are the rows in the order for a rule that
-    learns sample by sample; None: all rows in their own order.
+    or None. Equal samples of several classes have the weighted mean of their targets, except in
+    streams and with ``shuffle=False``. ``start`` (m, k) are the targets of centers that are
+    samples, or weights learned before; None if there are neither. ``order`` (N',) are the rows in
+    the order for a rule that learns sample by sample; None: all rows in their own order.
 ``"center targets"``
     The same, but ``start`` is required.
 

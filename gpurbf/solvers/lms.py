@@ -157,19 +157,19 @@ class _Tiles:
         budget = working_bytes() / 4
         row_bytes = m * layer.dtype.itemsize
         self.kept, self.filled = len(order) * row_bytes <= bytes_to_keep(1 / 4), False
-        n_rows = max(64, int(min(budget, _MAX_TILE_BYTES) / row_bytes))
-        n_rows = len(order) if self.kept else min(n_rows, len(order))
-        padded = microkernel_table.padded
-        shape = padded(n_rows, kernels.ROWS), padded(m, kernels.LANES)
-        self.H = packing.aligned(shape, layer.dtype)
+        padded, most = microkernel_table.padded, int(min(budget, _MAX_TILE_BYTES) / row_bytes)
+        # Also of activations that are kept: a tile's targets are copied.
+        self.n_rows = padded(min(max(64, most), len(order)), kernels.ROWS)
+        n_rows = padded(len(order), kernels.ROWS) if self.kept else self.n_rows
+        self.H = packing.aligned((n_rows, padded(m, kernels.LANES)), layer.dtype)
         self.H[:, m:] = 0
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Give the numbers of the rows of each tile, and their activations."""
         m = self.layer.centers.shape[0]
-        for tile in gen_batches(len(self.order), len(self.H)):
-            rows = self.order[tile]
-            H = self.H[: microkernel_table.padded(len(rows), kernels.ROWS)]
+        for tile in gen_batches(len(self.order), self.n_rows):
+            rows, first = self.order[tile], tile.start if self.kept else 0
+            H = self.H[first : first + microkernel_table.padded(len(rows), kernels.ROWS)]
             if not self.filled:
                 H[len(rows) :] = 0
                 for block in gen_batches(len(rows), _ROWS_PER_BLOCK):

@@ -60,20 +60,24 @@ def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
     return T
 
 
-def mean_targets(T: np.ndarray, keys: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """Targets (N, k) of which equal samples, by their keys (N,), have the weighted mean.
+def mean_targets(
+    y: np.ndarray, n_classes: int, keys: np.ndarray, weights: np.ndarray | None
+) -> np.ndarray:
+    """Targets as `one_hot` makes them; equal samples of several classes have their weighted mean.
 
-    A rule that learns sample by sample would answer with the class that comes last.
+    A rule that learns sample by sample would answer with the class that comes last. Samples with
+    the same of ``keys`` (N,) are equal.
     """
-    distinct, sample = np.unique(keys, return_inverse=True)
-    if len(distinct) == len(keys):
-        return T
-    weights = np.ones(len(keys)) if weights is None else weights
-    mass = np.bincount(sample, weights)[sample]
-    share = np.divide(weights, mass, out=np.zeros(len(keys)), where=mass > 0)
-    sums = np.zeros((len(distinct), T.shape[1]))
-    np.add.at(sums, sample, share[:, None] * T)
-    return sums[sample]
+    T = one_hot(y, n_classes)
+    _, first, sample = np.unique(keys, return_index=True, return_inverse=True)
+    mixed = np.flatnonzero(np.isin(sample, sample[y != y[first[sample]]]))
+    _, sample = np.unique(sample[mixed], return_inverse=True)
+    w = np.ones(len(mixed)) if weights is None else weights[mixed]
+    sums = np.zeros((sample.max(initial=-1) + 1, T.shape[1]))
+    np.add.at(sums, sample, w[:, None] * T[mixed])
+    mass = np.bincount(sample, w)[sample, None]
+    T[mixed] = np.divide(sums[sample], mass, out=np.zeros((len(mixed), T.shape[1])), where=mass > 0)
+    return T
 
 
 def votes(labels: np.ndarray, n_classes: int, factors: np.ndarray | None) -> np.ndarray:

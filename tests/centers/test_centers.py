@@ -217,6 +217,24 @@ def test_a_pass_for_each_class_gives_each_a_center(n_centers, seed):
     assert len(np.unique(y[model.center_indices_])) == 10
 
 
+def test_a_weight_is_a_number_of_copies_in_passes_too():
+    """Of samples in several classes: the number of copies chose the class, weights did not."""
+    options = {"activation": Activation("euclidean", "gaussian", 1.0)}
+    options |= {"backend": "numpy", "precision": "auto"}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        A, b, w = rng.integers(0, 3, (40, 2)) * 1.0, rng.integers(0, 3, 40), rng.integers(1, 6, 40)
+        copies, found = np.repeat(np.arange(40), w), []
+        for rows, weights in ((np.arange(40), 1.0 * w), (copies, None)):
+            state = np.random.RandomState(0)
+            given = A[rows], b[rows], 9
+            some = rows[
+                CENTERS["fsvc-class"](*given, weights=weights, random_state=state, **options)
+            ]
+            found.append(sorted(zip(*A[some].T, b[some], strict=True)))
+        assert found[0] == found[1]
+
+
 def test_rules_by_class_ask_for_labels_or_do_without():
     with pytest.raises(ValueError, match="pass y"):
         draw("kmeans-class", X, None, 10)

@@ -7,7 +7,8 @@ from callers import layer_of
 from gpurbf import RBFClassifier, config_context
 from gpurbf.layer.backends.numba.packing import aligned
 from gpurbf.runtime import config
-from gpurbf.solvers.lms import LMS, lms_rows
+from gpurbf.solvers.lms import LMS, _Tiles, lms_rows
+from gpurbf.solvers.one_hot import mean_targets, one_hot
 from tests import reference
 
 RNG = np.random.default_rng(3)
@@ -91,6 +92,30 @@ def test_activations_are_kept_if_free_memory_or_a_limit_allows(monkeypatch, memo
     with config_context(memory=memory):
         LMS(0.1, n_epochs=3).train(layer, X, T, None)
     assert sum(computed) == passes * len(X)
+
+
+def test_activations_that_are_kept_come_in_tiles_too(monkeypatch):
+    """The targets of all samples were copied at once."""
+    monkeypatch.setattr("gpurbf.solvers.lms._MAX_TILE_BYTES", 1)
+    tiles = _Tiles(LAYER, X, np.arange(len(X)))
+    for _ in range(2):
+        rows, parts = zip(*((rows, H[: len(rows), :39]) for rows, H in tiles), strict=True)
+        assert tiles.filled and list(map(len, rows)) == [64, 64, 64, 64, 44]
+        np.testing.assert_array_equal(np.concatenate(rows), tiles.order)
+        np.testing.assert_array_equal(np.concatenate(parts), LAYER.activations(X))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_only_equal_samples_of_several_classes_have_other_targets(n_classes, weighted):
+    """Those of ten copies in one class were 0.9999999999999999."""
+    keys, labels = np.repeat(np.arange(5), 10), np.repeat([0, 1, 0, 1, 0], 10)
+    labels[40:43] = 1
+    w = RNG.integers(0, 3, 50).astype(float) if weighted else np.ones(50)
+    found, plain = mean_targets(labels, n_classes, keys, w), one_hot(labels, n_classes)
+    np.testing.assert_array_equal(found[:40], plain[:40])
+    mean = np.average(plain[40:], axis=0, weights=w[40:])
+    np.testing.assert_allclose(found[40:], np.tile(mean, (10, 1)), rtol=1e-15)
 
 
 def test_the_weights_after_each_epoch_are_those_of_so_many_epochs():
