@@ -62,7 +62,9 @@ def test_so_is_a_precision_that_is_set_after_the_fit(model):
 
 
 @pytest.mark.parametrize(
-    "model", [*CLASSIFIERS, RBFClassifier(30, kernel=lambda d: np.exp(-d))], ids=str
+    "model",
+    [*CLASSIFIERS, RBFClassifier(30, kernel=lambda d: np.exp(-d))],
+    ids=[*map(str, CLASSIFIERS), "function"],
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_where_nobody_checks_for_nan_its_column_is_named_all_the_same(model, value):
