@@ -66,6 +66,17 @@ _AS_TUPLES = (
 )
 
 
+@functools.lru_cache  # reading signatures takes a millisecond, and an ensemble has many models
+def _defaults(kind: type) -> dict[str, Any]:
+    """The defaults of the parameters of a class, by name."""
+    return {
+        parameter.name: parameter.default
+        for base in reversed(kind.__mro__)
+        for parameter in inspect.signature(base.__init__).parameters.values()  # type: ignore[misc]
+        if parameter.default is not parameter.empty
+    }
+
+
 class StateMixin:
     """Pickles without the cache and types of gpurbf: skops asks only about the estimator."""
 
@@ -99,13 +110,7 @@ class StateMixin:
             if state.get(name) is not None:
                 state[name] = make(state[name])
         # Parameters that its version did not have get their defaults.
-        defaults = {
-            parameter.name: parameter.default
-            for base in reversed(type(self).__mro__)
-            for parameter in inspect.signature(base.__init__).parameters.values()  # type: ignore[misc]
-            if parameter.default is not parameter.empty
-        }
-        super().__setstate__(defaults | state)  # type: ignore[misc]
+        super().__setstate__(_defaults(type(self)) | state)  # type: ignore[misc, arg-type]
 
 
 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections import deque
 from collections.abc import Iterator
@@ -172,7 +173,9 @@ class _Tiles:
             H = self.H[first : first + microkernel_table.padded(len(rows), kernels.ROWS)]
             if not self.filled:
                 H[len(rows) :] = 0
-                for block in gen_batches(len(rows), _ROWS_PER_BLOCK):
+                # Each block is a copy of rows: wide ones are few, as memory allows.
+                fit = working_bytes() // 4 // (8 * math.prod(self.X.shape[1:]))
+                for block in gen_batches(len(rows), min(max(64, fit), _ROWS_PER_BLOCK)):
                     self.layer.activations(self.X[rows[block]], out=H[block, :m])
             yield rows, H
         self.filled = self.kept

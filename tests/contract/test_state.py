@@ -1,6 +1,7 @@
 """Models of older releases load and say what they said; another version is warned of."""
 
 import copy
+import inspect
 import pickle
 import runpy
 from pathlib import Path
@@ -57,3 +58,11 @@ def test_a_subclass_may_ask_for_an_argument(base):
     assert model.name == "a" and model.n_features_in_ == 3
     del vars(model)["backend"]  # as if written before there was this parameter
     assert copy.deepcopy(model).backend == "auto"
+
+
+def test_an_ensemble_reads_the_signatures_of_its_class_once(monkeypatch):
+    models = [SVC(C=c) for c in range(1, 21)]
+    content, read, signature = pickle.dumps(models), [], inspect.signature
+    monkeypatch.setattr(inspect, "signature", lambda f: read.append(f) or signature(f))
+    assert [model.C for model in pickle.loads(content)] == list(range(1, 21))
+    assert len(read) < len(SVC.__mro__) + len(models)

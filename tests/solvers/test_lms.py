@@ -1,5 +1,7 @@
 """The fused on-line delta rule is the plain loop, for every shape, thread and weight."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from callers import layer_of
@@ -136,3 +138,18 @@ def test_activations_that_are_not_finite_are_not_the_fault_of_the_rate(rate, val
     model = RBFClassifier(5, kernel=lambda d: np.full_like(d, value), solver=LMS(rate))
     with pytest.raises(ValueError, match=r"activations cannot be computed.* kernel="):
         model.fit(X, y)
+
+
+def test_wide_samples_are_not_all_copied_at_once():
+    wide, targets = RNG.standard_normal((1000, 2000)), np.eye(2)[RNG.integers(0, 2, 1000)]
+    layer = layer_of(wide[:8], 1e-3, backend="numba")
+    order, train = RNG.permutation(1000), LMS(n_epochs=1).train
+    train(layer, wide[:10], targets[:10], None, start=None, order=np.arange(10))
+    whole = train(layer, wide, targets, None, start=None, order=order)
+    with config_context(memory=4):
+        tracemalloc.start()
+        found = train(layer, wide, targets, None, start=None, order=order)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < wide.nbytes / 2
+    np.testing.assert_array_equal(found, whole)
