@@ -53,6 +53,10 @@ def run(report: Report, quick: bool, data_home: str | None) -> None:
     report.text("## " + "SVC: their time / ours")
     _table(report, cases(quick, data_home), ours | peers(), quick)
     report.text("## " + "RBFClassifier and FSVC beside Nystroem + RidgeClassifier")
+    report.text(
+        '`FSVC` is `FSVC("ratio", eval_radius=None)`. With the default parameters it compares the '
+        "accuracies of many radii, which takes most of a fit of small data."
+    )
     _networks(report, quick)
     report.text("## " + "Grid search on digits")
     _grid(report, quick)
