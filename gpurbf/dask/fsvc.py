@@ -21,7 +21,7 @@ from gpurbf.estimators._base import CallbackSupportMixin, steps, with_callbacks
 from gpurbf.estimators._validation import Rows, finite
 from gpurbf.estimators.fsvc import check_fsvc_parameters, solved
 from gpurbf.fsvc.selection import Order, Selection, order_of
-from gpurbf.solvers.one_hot import mean_targets, one_hot, votes
+from gpurbf.solvers.one_hot import mean_targets, votes
 from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
@@ -206,9 +206,6 @@ def _epoch(model: fsvc.FSVC, solver: Any, W: np.ndarray, part: _Part) -> np.ndar
     X, y, weights, _ = rows.at(order.rows)
     if not len(X):
         return W
-    n_classes = len(model.classes_)
-    if model.shuffle:  # equal samples are in one part
-        T = mean_targets(y, n_classes, order.keys[order.rows], weights)
-    else:
-        T = one_hot(y, n_classes)
+    keys = order.keys[order.rows] if model.shuffle else None  # equal samples are in one part
+    T = mean_targets(y, len(model.classes_), keys, weights)
     return solver.train(model._layer(), X, T, weights, start=W)

@@ -12,11 +12,9 @@ from sklearn.utils import gen_batches
 from gpurbf.dask.blocks import NO_ROWS, Blocks, in_order, joined, numbered
 from gpurbf.estimators._validation import Rows
 from gpurbf.runtime.arrays import to_host
-from gpurbf.solvers.one_hot import one_hot
+from gpurbf.solvers.one_hot import TARGET_ROWS, one_hot
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
-# Rows whose targets are in memory at a time.
-_ROWS = 8192
 # How many sums, 8 m² bytes each for m centers, a task adds up: a worker may not hold more.
 _FAN_IN = 2
 
@@ -70,7 +68,7 @@ def _sums(
     normal, found = NormalEquations(1 if k == 2 else k, shift, grid), []
     for rows, first in blocks:
         found.append(numbered(sample, rows, first))
-        for batch in gen_batches(len(rows.X), _ROWS):
+        for batch in gen_batches(len(rows.X), TARGET_ROWS):
             some = rows.at(batch)
             normal.add(layer, some.X, one_hot(some.y, k), some.weights)
     normal.G, normal.B, normal.layer = to_host(normal.G), to_host(normal.B), None

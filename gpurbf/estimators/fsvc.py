@@ -54,15 +54,13 @@ from gpurbf.runtime.errors import quiet, warn
 from gpurbf.runtime.stages import stage
 from gpurbf.runtime.threads import limited
 from gpurbf.solvers import make_solver
-from gpurbf.solvers.one_hot import mean_targets, one_hot, votes, winning_class
+from gpurbf.solvers.one_hot import TARGET_ROWS, mean_targets, one_hot, votes, winning_class
 from gpurbf.solvers.ridge import RidgeSolution
 from gpurbf.solvers.ridge.fixed_point import fixed_point
 from gpurbf.solvers.ridge.normal_equations import NormalEquations
 
 # The square of a smaller radius is no normal number of float64, or 0.
 _LEAST_RADIUS = 1.5e-154
-# Rows whose targets are made at a time.
-_ROWS_A_STEP = 8192
 # What all published recipes have in common.
 _RECIPE = {"eval_radius": None, "shuffle": False, "outside": "zero"}
 
@@ -593,7 +591,7 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
                 normal = NormalEquations(W.shape[1], *fixed_point(self._layer(), X))
             else:
                 normal = sums.grown(len(W), old)
-            for batch, part in read_ahead(X, list(gen_batches(max(1, X.shape[0]), _ROWS_A_STEP))):
+            for batch, part in read_ahead(X, list(gen_batches(max(1, X.shape[0]), TARGET_ROWS))):
                 own = None if weights is None else weights[batch]
                 normal.add(self._layer(), part, one_hot(y[batch], len(self.classes_)), own)
             if keep:
@@ -606,10 +604,8 @@ class FSVC(ScoreMixin, FittedLayerMixin, CallbackSupportMixin, ClassifierMixin, 
             W[old] = self.coef_.T
         if not len(order.rows):  # a chunk of which no sample has a weight
             return W
-        if self.shuffle and not keep:
-            T = mean_targets(y, len(self.classes_), order.keys, weights)
-        else:
-            T = one_hot(y, len(self.classes_))
+        keys = order.keys if self.shuffle and not keep else None
+        T = mean_targets(y, len(self.classes_), keys, weights)
         return solver.train(self._layer(), X, T, weights, start=W, order=order.rows)
 
     @stage("back and evaluate", "fitted attributes")

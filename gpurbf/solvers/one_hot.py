@@ -10,6 +10,9 @@ from sklearn.base import BaseEstimator
 from gpurbf.runtime.memory import check_result
 from gpurbf.runtime.stages import stage
 
+# Rows whose targets are in memory at a time, where they need not all be.
+TARGET_ROWS = 8192
+
 
 class OneHot(BaseEstimator):
     """The targets of the centers are the weights: FSVC's "no tuning"."""
@@ -61,14 +64,16 @@ def one_hot(y: np.ndarray, n_classes: int) -> np.ndarray:
 
 
 def mean_targets(
-    y: np.ndarray, n_classes: int, keys: np.ndarray, weights: np.ndarray | None
+    y: np.ndarray, n_classes: int, keys: np.ndarray | None, weights: np.ndarray | None
 ) -> np.ndarray:
     """Targets as `one_hot` makes them; equal samples of several classes have their weighted mean.
 
     A rule that learns sample by sample would answer with the class that comes last. Samples with
-    the same of ``keys`` (N,) are equal.
+    the same of ``keys`` (N,) are equal; None: all count as different.
     """
     T = one_hot(y, n_classes)
+    if keys is None:
+        return T
     _, first, sample = np.unique(keys, return_index=True, return_inverse=True)
     mixed = np.flatnonzero(np.isin(sample, sample[y != y[first[sample]]]))
     _, sample = np.unique(sample[mixed], return_inverse=True)
